@@ -1,0 +1,67 @@
+# Everything here needs only Python 3.11 or newer and make. `make` alone lists the targets.
+
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CACHE := .cache
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_CACHE_DIR := $(CURDIR)/$(CACHE)/pip
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint bench format lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=python3.12 chooses the interpreter, JOBS=4 the test processes, PYTEST_ARGS='-k journal' what pytest gets."
+
+setup: $(READY) ## make .venv with the pinned dependencies and this checkout
+
+# The stamp is newer than what it was made from, so a second run costs nothing.
+$(READY): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "spanfold needs Python 3.11 or newer, and there is no '$(PYTHON)' here. Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "spanfold needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+		rm -rf $(VENV); echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu it is in the package python3-venv." >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## run the bundled diagnose loop on real data and say where to look
+	$(BIN)/spanfold demo
+
+test: $(READY) ## run the whole suite
+	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+check: lint ## lint, types and the fast tests: what to run before a commit
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not integration" $(PYTEST_ARGS)
+
+lint: $(READY) ## ruff, mypy and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: $(READY) ## measure the cost of a traced call and the journal's throughput
+	$(BIN)/python -m bench
+
+format: $(READY) ## let ruff fix and format the code
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+# One lock for every supported Python and platform: hashes and markers, and no word of where the files come from.
+lock: pyproject.toml ## pin the newest versions that pyproject.toml allows
+	@test -x $(CACHE)/lock/bin/uv || { $(PYTHON) -m venv $(CACHE)/lock && $(CACHE)/lock/bin/python -m pip install --quiet uv; }
+	$(CACHE)/lock/bin/uv pip compile --quiet --universal --upgrade --generate-hashes --no-annotate --no-emit-index-url \
+		--custom-compile-command "make lock" --python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
+
+clean: ## remove .venv, caches and build output
+	rm -rf $(VENV) $(CACHE) build dist src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,243 @@
+"""Encode records as the inner part of OTLP JSON lines (OTLP 1.x JSON: lowerCamelCase, hex ids, 64-bit as text).
+
+This is the hot path of a traced call, so lines are joined from byte pieces:
+the constant part of each attribute is cached by key, and only values go
+through the JSON encoder. Attribute values are those `store()` returns, plus
+tuples of scalars (OTLP arrays) and bytes.
+"""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from spanfold import names
+from spanfold.journal._values import JsonText, clean_text, store
+
+AttributeValue = str | bool | int | float | JsonText | bytes | tuple[Any, ...]
+"""What the attribute dictionaries of the recorder hold."""
+
+_dumps = orjson.dumps
+_MAX_CACHED_KEYS: Final = 4096
+
+
+class Encoder:
+    """Encodes records and says whether one of its keys is a sensitive name.
+
+    Args:
+        is_sensitive: Whether an attribute key names a secret; asked once per key.
+    """
+
+    def __init__(self, is_sensitive: Callable[[str], bool]) -> None:
+        self._is_sensitive = is_sensitive
+        self._prefixes: dict[str, bytes] = {}
+
+    def span(
+        self,
+        *,
+        trace_id: bytes,
+        span_id: bytes,
+        parent_span_id: bytes,
+        name: str,
+        otel_kind: int,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, AttributeValue],
+        notes: dict[str, str] | None = None,
+        links: Sequence[tuple[str, str, Mapping[str, AttributeValue]]] = (),
+        events: Sequence[tuple[str, int, Mapping[str, AttributeValue]]] = (),
+        status_code: int = 0,
+        status_message: str = "",
+        flags: int = 1,
+        trace_state: str = "",
+    ) -> tuple[bytes, bool]:
+        """Return one span as OTLP JSON, and whether it carries a key that names a secret.
+
+        Args:
+            trace_id: 32 lower-case hex digits.
+            span_id: 16 lower-case hex digits.
+            parent_span_id: 16 lower-case hex digits, or empty for a root.
+        """
+        encoded, sensitive = self._attributes(attributes, notes)
+        parts = [
+            b'{"traceId":"%b","spanId":"%b"%b,"flags":%d,"name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%b]'
+            % (
+                trace_id,
+                span_id,
+                b',"parentSpanId":"%b"' % parent_span_id if parent_span_id else b"",
+                flags,
+                self._text(name),
+                otel_kind,
+                start_ns,
+                end_ns,
+                encoded,
+            )
+        ]
+        if trace_state:
+            parts.append(b',"traceState":' + self._text(trace_state))
+        if events:
+            parts.append(b',"events":[%b]' % b",".join(self._span_event(e) for e in events))
+        if links:
+            parts.append(b',"links":[%b]' % b",".join(self._link(link) for link in links))
+        if status_code:
+            parts.append(b',"status":{"code":%d,"message":%b}' % (status_code, self._text(status_message)))
+        parts.append(b"}")
+        return b"".join(parts), sensitive
+
+    def event(
+        self,
+        *,
+        trace_id: bytes,
+        span_id: bytes,
+        name: str,
+        time_ns: int,
+        attributes: Mapping[str, AttributeValue],
+        notes: dict[str, str] | None = None,
+        severity: int = 9,
+    ) -> tuple[bytes, bool]:
+        """Return one log record as OTLP JSON, and whether it carries a key that names a secret."""
+        encoded, sensitive = self._attributes(attributes, notes)
+        return (
+            b'{"timeUnixNano":"%d","observedTimeUnixNano":"%d","severityNumber":%d,"eventName":%b,"attributes":[%b],"flags":1,"traceId":"%b","spanId":"%b"}'
+            % (time_ns, time_ns, severity, self._text(name), encoded, trace_id, span_id)
+        ), sensitive
+
+    def attributes(self, attributes: Mapping[str, AttributeValue]) -> bytes:
+        """Return the inside of an OTLP attribute list."""
+        return self._attributes(attributes, None)[0]
+
+    # -- pieces
+
+    def _span_event(self, event: tuple[str, int, Mapping[str, AttributeValue]]) -> bytes:
+        name, time_ns, attributes = event
+        return b'{"timeUnixNano":"%d","name":%b,"attributes":[%b]}' % (
+            time_ns,
+            self._text(name),
+            self._attributes(attributes, None)[0],
+        )
+
+    def _link(self, link: tuple[str, str, Mapping[str, AttributeValue]]) -> bytes:
+        trace_id, span_id, attributes = link
+        return b'{"traceId":"%b","spanId":"%b","attributes":[%b]}' % (
+            trace_id.encode(),
+            span_id.encode(),
+            self._attributes(attributes, None)[0],
+        )
+
+    @staticmethod
+    def _text(text: str) -> bytes:
+        try:
+            return _dumps(text)
+        except TypeError:  # a lone surrogate, or a subclass of str
+            return _dumps(clean_text(str.__str__(text))[0])
+
+    def _attributes(self, attributes: Mapping[str, AttributeValue], notes: dict[str, str] | None) -> tuple[bytes, bool]:
+        prefixes = self._prefixes
+        parts: list[bytes] = []
+        json_keys: list[str] | None = None
+        sensitive = False
+        for key, value in attributes.items():
+            prefix = prefixes.get(key)
+            if prefix is None:
+                prefix, named = self._new_prefix(key)
+                sensitive = sensitive or named
+            kind = type(value)
+            if kind is str:
+                try:
+                    parts.append(b'%bstringValue":%b}}' % (prefix, _dumps(value)))
+                except TypeError:
+                    notes = {**(notes or {}), key: "surrogates"}
+                    parts.append(b'%bstringValue":%b}}' % (prefix, self._text(value)))  # type: ignore[arg-type]  # kind is str
+            elif kind is int:
+                parts.append(b'%bintValue":"%d"}}' % (prefix, value))
+            elif kind is JsonText:
+                if json_keys is None:
+                    json_keys = [key]
+                else:
+                    json_keys.append(key)
+                parts.append(b'%bstringValue":%b}}' % (prefix, _dumps(str.__str__(value))))  # type: ignore[arg-type]  # kind is JsonText
+            elif kind is bool:
+                parts.append(prefix + (b'boolValue":true}}' if value else b'boolValue":false}}'))
+            elif kind is float:
+                parts.append(b'%bdoubleValue":%b}}' % (prefix, _dumps(value)))
+            else:
+                parts.append(b'%b%b}' % (prefix[:-2], self._any_value(value)))
+        if json_keys is not None:
+            parts.append(_JSON_FIELDS % _dumps(json_keys)[1:-1].replace(b'","', b'"},{"stringValue":"'))
+        if notes:
+            parts.append(_NOTES % _dumps(_dumps(notes).decode()))
+        return b",".join(parts), sensitive
+
+    def _any_value(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind is tuple:
+            return b'{"arrayValue":{"values":[%b]}}' % b",".join(self._any_value(v) for v in value)
+        if kind is bytes:
+            return b'{"bytesValue":"%b"}' % base64.b64encode(value)
+        stored = value if kind is JsonText else store(value)[0]
+        if type(stored) is bool:
+            return b'{"boolValue":true}' if stored else b'{"boolValue":false}'
+        if type(stored) is int:
+            return b'{"intValue":"%d"}' % stored
+        if type(stored) is float:
+            return b'{"doubleValue":%b}' % _dumps(stored)
+        return b'{"stringValue":%b}' % self._text(stored)  # type: ignore[arg-type]  # str or JsonText is left
+
+    def _new_prefix(self, key: str) -> tuple[bytes, bool]:
+        prefix = b'{"key":%b,"value":{"' % self._text(key)
+        if self._is_sensitive(key):
+            return prefix, True
+        if len(self._prefixes) >= _MAX_CACHED_KEYS:
+            self._prefixes.clear()
+        if len(key) <= 256:
+            self._prefixes[key] = prefix
+        return prefix, False
+
+
+_JSON_FIELDS: Final = b'{"key":"%b","value":{"arrayValue":{"values":[{"stringValue":%%b}]}}}' % names.JSON_FIELDS.encode()
+_NOTES: Final = b'{"key":"%b","value":{"stringValue":%%b}}' % names.NOTES.encode()
+
+
+def field_key(name: str) -> str:
+    """Return the attribute key that carries the field `name` (DESIGN 4); `field_name` is its inverse."""
+    key = names.PREFIX + name
+    return names.FIELD + name if key in STRUCTURAL or name.startswith("field.") else key
+
+
+def field_name(key: str) -> str | None:
+    """Return the field an attribute key of ours carries, or None when the key is structural or not ours."""
+    if key.startswith(names.FIELD):
+        return key[len(names.FIELD) :]
+    if key in STRUCTURAL or not key.startswith(names.PREFIX):
+        return None
+    return key[len(names.PREFIX) :]
+
+
+STRUCTURAL: Final[frozenset[str]] = frozenset(
+    {
+        names.KIND,
+        names.STAGE,
+        names.JSON_FIELDS,
+        names.NOTES,
+        names.OUTCOME,
+        names.EXIT_CODE,
+        names.ITEMS,
+        names.SELF_NS,
+        names.CONTENT,
+        names.RUN_ID,
+        names.RUN_DIR,
+        names.SEAL_HEAD,
+        names.SEAL_SEQ,
+        names.RECORDED_PARENT,
+        names.OPEN_START,
+        names.INPUT,
+        names.OUTPUT,
+        names.INPUT_FORM,
+        names.OUTPUT_FORM,
+        names.SPAN_NAME,
+        names.SPAN_PARENT,
+        names.LINKS,
+    }
+)
+"""Attributes of ours that are not fields of a record."""

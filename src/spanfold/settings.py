@@ -1,0 +1,139 @@
+"""Settings: argument, then environment, then default; built once, frozen.
+
+Nothing reads the environment at import. A value that cannot be used is an
+error that names the argument or variable it came from. The standard `OTEL_*`
+and `LANGFUSE_*` variables are read by the destinations that define them, with
+their standard meaning (docs/settings.md).
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+from spanfold.errors import SettingsError
+
+Destination = bool | Literal["auto"]
+Durability = Literal["process", "machine"]
+Content = Literal["none", "local", "all"]
+RedactCallback = Callable[[str], str]
+ProviderChoice = Literal["auto", "own", "global"]
+
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `configure()` decided. One per process."""
+
+    run_dir: Path | None = None
+    """Folder that holds run directories made without an explicit `dir`. Default `runs`. `SPANFOLD_RUN_DIR`."""
+    otlp: Destination = "auto"
+    """Send to an OTLP collector: `auto` when `OTEL_EXPORTER_OTLP_*` names one, True required, False never. `SPANFOLD_OTLP`."""
+    langfuse: Destination = "auto"
+    """Send to Langfuse: `auto` when its keys and host are set, True required, False never. `SPANFOLD_LANGFUSE`."""
+    redact: bool | RedactCallback = True
+    """Rules on (True), only registered secrets and sensitive names (False), or a further callback. `SPANFOLD_REDACT`."""
+    durability: Durability = "process"
+    """`process`: survives a kill of the process. `machine`: survives a power cut, by fsync. `SPANFOLD_DURABILITY`."""
+    content: Content = "all"
+    """Message content: recorded and sent (`all`), recorded only (`local`), not recorded (`none`). `SPANFOLD_CONTENT`."""
+    provider: Any = "auto"
+    """`auto` joins the host's OpenTelemetry provider, `own` ignores it, `global` installs ours for other instrumentors
+    when the host has none, or a provider object to join. `SPANFOLD_PROVIDER`."""
+    enabled: bool = True
+    """False records nothing. `SPANFOLD_DISABLED=true`, and `OTEL_SDK_DISABLED=true` as elsewhere."""
+
+
+def resolve(environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
+    """Build the settings from arguments over environment over defaults.
+
+    Args:
+        environ: Variables to read; the process environment by default.
+        given: Fields of `Settings`; None means "not given".
+
+    Raises:
+        SettingsError: A value cannot be used; the message names the argument or variable.
+    """
+    env = os.environ if environ is None else environ
+
+    def pick(field: str, variable: str, parse: Callable[[str, Any], Any], default: Any) -> Any:
+        if given.get(field) is not None:
+            return parse(field, given[field])
+        if env.get(variable):
+            return parse(variable, env[variable])
+        return default
+
+    disabled = _boolean("SPANFOLD_DISABLED", env.get("SPANFOLD_DISABLED") or "false") or (
+        env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    )
+    return Settings(
+        run_dir=pick("run_dir", "SPANFOLD_RUN_DIR", _folder, None),
+        otlp=pick("otlp", "SPANFOLD_OTLP", _destination, "auto"),
+        langfuse=pick("langfuse", "SPANFOLD_LANGFUSE", _destination, "auto"),
+        redact=pick("redact", "SPANFOLD_REDACT", _redact, True),
+        durability=pick("durability", "SPANFOLD_DURABILITY", _one_of(Durability), "process"),
+        content=pick("content", "SPANFOLD_CONTENT", _one_of(Content), "all"),
+        provider=pick("provider", "SPANFOLD_PROVIDER", _provider, "auto"),
+        enabled=not disabled,
+    )
+
+
+def _found(value: object) -> str:
+    """Describe a bad value without quoting it: it may be a secret pasted into the wrong place."""
+    return f"text of {len(value)} characters" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _folder(setting: str, value: Any) -> Path:
+    if not isinstance(value, (str, os.PathLike)):
+        raise SettingsError(setting, "a path", _found(value))
+    return Path(os.path.abspath(os.fsdecode(cast("os.PathLike[str]", value))))
+
+
+def _boolean(setting: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise SettingsError(setting, "true or false", _found(value))
+
+
+def _destination(setting: str, value: Any) -> Destination:
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    try:
+        return _boolean(setting, value)
+    except SettingsError:
+        raise SettingsError(setting, "auto, true or false", _found(value)) from None
+
+
+def _redact(setting: str, value: Any) -> bool | RedactCallback:
+    if callable(value):
+        return cast("RedactCallback", value)
+    return _boolean(setting, value)
+
+
+def _provider(setting: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return _one_of(ProviderChoice)(setting, value)
+    if not hasattr(value, "get_tracer"):
+        raise SettingsError(setting, "auto, own, global or an OpenTelemetry TracerProvider", _found(value))
+    return value
+
+
+
+def _one_of(choices: Any) -> Callable[[str, Any], Any]:
+    allowed: tuple[str, ...] = get_args(choices)
+
+    def parse(setting: str, value: Any) -> str:
+        word = value.strip().lower() if isinstance(value, str) else None
+        if word not in allowed:
+            raise SettingsError(setting, " or ".join(allowed), _found(value))
+        return word
+
+    return parse

@@ -1,0 +1,112 @@
+"""What holds for every test: an empty environment, a fresh spanfold, and no skipped test in CI.
+
+Each test starts in an empty home and working folder, without the variables that OpenTelemetry, Langfuse, spanfold, model
+endpoints and proxies read, and ends with `spanfold.shutdown()`. `SPANFOLD_CI=1` (set by `.ci/run`) makes Hypothesis replay
+the same examples and fails the session when any test was skipped or expected to fail.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+# Read here because the fixture below hides it from the tests.
+IN_CI = os.environ.get("SPANFOLD_CI", "") not in ("", "0")
+
+LEAKY_PREFIXES = ("OTEL_", "LANGFUSE_", "SPANFOLD_", "OPENAI_", "ANTHROPIC_", "XDG_")
+LEAKY_NAMES = {
+    *("TRACEPARENT", "TRACESTATE", "BAGGAGE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"),
+}
+IDS = {"contract": re.compile(r"(DL|AI|EP)-\d{3}"), "case": re.compile(r"C-\d{3}")}
+
+set_hypothesis_home_dir(CACHE / "hypothesis")
+for _profile, _examples in (("fast", 25), ("thorough", 200)):
+    settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        # Two shared cores: a slow example is not a wrong one.
+        deadline=None,
+        derandomize=IN_CI,
+        database=None if IN_CI else DirectoryBasedExampleDatabase(CACHE / "hypothesis" / "examples"),
+        print_blob=True,
+    )
+# `--hypothesis-profile` (make test) overrides this.
+settings.load_profile("fast")
+
+
+@pytest.fixture(scope="session")
+def _scratch() -> Iterator[Path]:
+    # Not under pytest's tmp_path: its long names break the 108 bytes of a Unix socket path that multiprocessing makes here.
+    folder = Path(tempfile.mkdtemp(prefix="sf-")).resolve()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def guest(_scratch: Path) -> Iterator[None]:
+    """Run a test as a guest on an empty machine, and take its changes to the process back afterwards."""
+    environment, folder = dict(os.environ), Path.cwd()
+    home = Path(tempfile.mkdtemp(dir=_scratch))
+    for name in environment:
+        if name.startswith(LEAKY_PREFIXES) or name.upper() in LEAKY_NAMES:
+            del os.environ[name]
+    os.environ.update(
+        HOME=str(home),
+        TMPDIR=str(_scratch),
+        # matplotlib builds a font list in its first home: once for all tests is enough.
+        MPLCONFIGDIR=str(CACHE / "matplotlib"),
+        MPLBACKEND="Agg",
+    )
+    os.chdir(home)
+    yield
+    # Process-global by design (configure), so that no test inherits another's journal. A test that never imported spanfold pays nothing.
+    if shutdown := getattr(sys.modules.get("spanfold"), "shutdown", None):
+        shutdown()
+    os.chdir(folder)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for marker, pattern in IDS.items():
+        for mark in item.iter_markers(marker):
+            if not mark.args or not all(isinstance(i, str) and pattern.fullmatch(i) for i in mark.args):
+                raise pytest.UsageError(
+                    f"{item.nodeid}: @pytest.mark.{marker}{mark.args!r} must name ids like {pattern.pattern}"
+                )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    # Before the terminal reporter's own hook, which prints the summary and the closing line.
+    if _not_run(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    return (yield)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if reports := _not_run(config):
+        terminalreporter.section("SPANFOLD_CI: every test must run", red=True)
+        for report in reports:
+            terminalreporter.line(f"not run: {report.nodeid}")
+
+
+def _not_run(config: pytest.Config) -> list[pytest.TestReport]:
+    """Return the reports of tests that did not run, in CI; empty elsewhere and in the workers of pytest-xdist."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if not IN_CI or reporter is None or hasattr(config, "workerinput"):
+        return []
+    return [report for outcome in ("skipped", "xfailed") for report in reporter.stats.get(outcome, ())]

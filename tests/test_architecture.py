@@ -149,13 +149,24 @@ def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
     yield from ((node, dotted(node.func)) for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
-def is_write(call: ast.Call, name: str) -> bool:
+def flag_words(flags: ast.expr, tree: ast.Module) -> set[str]:
+    """Return the O_ words of an expression, also of a variable that this module assigns; empty when it names none."""
+    where: list[ast.AST] = [flags]
+    if isinstance(flags, ast.Name):
+        assigned = (n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign))
+        where = [n for n in assigned if flags.id in ast.unparse(n).split("=")[0]]
+    nodes = [node for part in where for node in ast.walk(part)]
+    words = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+    words |= {str(n.value) for n in nodes if isinstance(n, ast.Constant)}  # getattr(os, "O_NOFOLLOW", 0)
+    return {word for word in words if word.startswith("O_")}
+
+
+def is_write(call: ast.Call, name: str, tree: ast.Module) -> bool:
     if name in CHANGES_THE_DISK or name.startswith("tempfile."):
         return True
     if name == "os.open":
         # Only flags that are spelled out and harmless are known to be harmless.
-        flags = call.args[1] if len(call.args) > 1 else None
-        words = {node.attr for node in ast.walk(flags) if isinstance(node, ast.Attribute)} if flags else set[str]()
+        words = flag_words(call.args[1], tree) if len(call.args) > 1 else set[str]()
         return not words or bool(words & WRITE_FLAGS)
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     if name == "?.replace":
@@ -183,7 +194,7 @@ def writes_outside_fs(package: Path) -> list[str]:
         for path, tree in sources(package)
         if not path.is_relative_to(package / "fs")
         for call, name in calls(tree)
-        if is_write(call, name)
+        if is_write(call, name, tree)
     ]
 
 
@@ -299,6 +310,7 @@ def test_right_arrows_pass(tmp_path: Path) -> None:
         "import gzip\ngzip.open('x', 'wb')",
         "import os\nos.open('x', os.O_RDONLY | os.O_CREAT)",
         "import os\nos.open('x', flags)",
+        "import os\nflags = os.O_RDONLY\nflags |= os.O_CREAT\nos.open('x', flags)",
         "from os import open as o\no('x', flags)",
         "import os\nos.fdopen(3, 'w')",
         "import os as system\nsystem.replace('a', 'b')",
@@ -322,6 +334,7 @@ def test_a_write_outside_fs_is_found(tmp_path: Path, source: str) -> None:
         "p.open()",
         "p.open('rb')",
         "import os\nos.open('x', os.O_RDONLY | os.O_NOFOLLOW)",
+        "import os\nflags = os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0)\nos.open('x', flags)",
         "text.replace('a', 'b')",
         "when.replace(tzinfo=UTC)",
         "from dataclasses import replace\nreplace(record, name='x')",

@@ -38,7 +38,7 @@ demo: $(READY) ## run the bundled diagnose loop on real data and say where to lo
 	$(BIN)/spanfold demo
 
 test: $(READY) ## run the whole suite
-	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 check: lint ## lint, types and the fast tests: what to run before a commit
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not integration" $(PYTEST_ARGS)

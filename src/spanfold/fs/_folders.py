@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from spanfold.errors import UnsafeEntryError
-from spanfold.fs.entries import entry_kind, same_entry, unsafe_entry
+from spanfold.fs.entries import entry_kind, require_regular, same_entry, unsafe_entry
 
 if sys.platform == "darwin":
     import fcntl
@@ -272,7 +272,11 @@ class PathFolder(Folder):
             raise self._judged(error, target, "a file") from None
 
     def link(self, source: str, target: str) -> None:
-        os.link(self._path(source), self._path(target))
+        old, new = self._path(source), self._path(target)
+        try:
+            os.link(old, new)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, new) from None
 
     def unlink(self, name: str) -> None:
         path = self._path(name)
@@ -300,6 +304,28 @@ def platform_folder() -> type[Folder]:
     """Choose the strongest folder this platform supports."""
     needed = {os.open, os.mkdir, os.stat, os.unlink, os.rename, os.link}
     return DescriptorFolder if needed <= os.supports_dir_fd else PathFolder
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """Open a regular file for reading by its path, whose last component may not be a link.
+
+    Raises:
+        UnsafeEntryError: It is a link or of another kind.
+    """
+    where = os.fspath(path)
+    try:
+        fd = os.open(where, os.O_RDONLY | FILE_FLAGS)
+    except OSError as error:
+        if error.errno not in _WRONG_KIND:
+            raise
+        kind = entry_kind(os.lstat(where).st_mode)
+        raise unsafe_entry(where, "a regular file", f"a {kind}") from None
+    try:
+        require_regular(fd, where)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def sync_descriptor(fd: int) -> None:

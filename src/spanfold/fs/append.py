@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from spanfold.fs._folders import Folder, sync_descriptor
-from spanfold.fs.entries import SizeLimitExceeded, require_regular, same_entry, unsafe_entry
+from spanfold.fs.entries import SizeLimitExceeded, name_file, require_regular, same_entry, unsafe_entry
 from spanfold.fs.pieces import read_at
 
 _CREATE_ATTEMPTS: Final = 3
@@ -69,8 +69,9 @@ class AppendHandle:
             written = os.write(fd, data)
             if written != len(data):
                 self._append_rest(memoryview(data), written)
-        except BaseException:
+        except BaseException as error:
             self._tail_unknown = self._mend_tail
+            name_file(error, self._label)
             raise
         self._tail_unknown = False
         # With O_APPEND the position is behind our own bytes, whoever else writes.

@@ -3,8 +3,7 @@
 import hashlib
 import os
 
-from spanfold.fs._folders import FILE_FLAGS, platform_folder
-from spanfold.fs.entries import require_regular
+from spanfold.fs._folders import open_regular, platform_folder
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:
@@ -24,10 +23,8 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
         SHA-256 in 64 lower-case hex digits.
 
     Raises:
-        UnsafeEntryError: It is no regular file.
-        OSError: It is missing or a link (ELOOP), or cannot be read.
+        UnsafeEntryError: It is a link or no regular file.
+        OSError: It is missing or cannot be read.
     """
-    fd = os.open(path, os.O_RDONLY | FILE_FLAGS)
-    with os.fdopen(fd, "rb") as file:
-        require_regular(fd, os.fspath(path))
+    with os.fdopen(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -95,3 +95,9 @@ def require_regular(fd: int, where: str) -> os.stat_result:
 def unsafe_entry(where: str, expected: str, found: str) -> UnsafeEntryError:
     """Build the refusal of an entry that is not what it must be."""
     return UnsafeEntryError(f"{printable(where)}: expected {expected}, found {found}. Move it aside and try again.")
+
+
+def name_file(error: BaseException, where: str) -> None:
+    """Put a path into an error of the system that came from a descriptor and so names none."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = where

@@ -7,7 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Final, Self
 
-from spanfold.errors import LockedError
+from spanfold.errors import LockedError, UnsafeEntryError
 from spanfold.fs.append import AppendHandle
 from spanfold.fs.root import SafeRoot
 
@@ -79,9 +79,7 @@ class FileLock:
     def _try(self) -> bool:
         handle = self._root.open_append(self._rel)
         try:
-            if _lock(handle.fileno()):
-                # A lock on a file that has lost its name would exclude nobody.
-                handle.check()
+            if _lock(handle.fileno()) and _has_its_name(handle):
                 os.ftruncate(handle.fileno(), 0)
                 handle.append(b"%d\n" % os.getpid())
                 self._handle = handle
@@ -104,6 +102,15 @@ class FileLock:
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()
+
+
+def _has_its_name(handle: AppendHandle) -> bool:
+    # Somebody removed the file between our opening and locking it: this lock would exclude nobody.
+    try:
+        handle.check()
+    except UnsafeEntryError:
+        return False
+    return True
 
 
 _held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()

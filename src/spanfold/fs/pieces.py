@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from spanfold.errors import SpanfoldError
-from spanfold.fs._folders import FILE_FLAGS
-from spanfold.fs.entries import require_regular
+from spanfold.fs._folders import open_regular
 
 _JOIN_BYTES: Final = 256 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -82,9 +81,8 @@ def write_pieces(fd: int, data: Pieces) -> int:
 def _copy_span(fd: int, span: FileSpan) -> None:
     if isinstance(span.source, int):
         return _copy(span.source, fd, span)
-    source = os.open(span.source, os.O_RDONLY | FILE_FLAGS)
+    source = open_regular(span.source)
     try:
-        require_regular(source, os.fspath(span.source))
         return _copy(source, fd, span)
     finally:
         os.close(source)

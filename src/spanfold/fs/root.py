@@ -24,7 +24,7 @@ from typing import BinaryIO, Final, Self
 from spanfold.errors import UnsafeEntryError
 from spanfold.fs._folders import Folder, platform_folder, sync_descriptor
 from spanfold.fs.append import AppendHandle, open_to_append
-from spanfold.fs.entries import WalkBudgetExceeded, WalkEntry, require_regular, same_entry, unsafe_entry
+from spanfold.fs.entries import WalkBudgetExceeded, WalkEntry, name_file, require_regular, same_entry, unsafe_entry
 from spanfold.fs.paths import create_temporary, replace_temporary, split_relative
 from spanfold.fs.pieces import Pieces, write_pieces
 
@@ -387,6 +387,7 @@ class _Staged:
 
     def __init__(self, folder: Folder, target: str, temporary: Callable[[str], str]) -> None:
         self._folder = folder
+        self._target = target
         self.is_gone = False
         for attempt in range(1, _TEMPORARY_ATTEMPTS + 1):
             self.name = temporary(target)
@@ -400,9 +401,13 @@ class _Staged:
         self.st = os.fstat(self._fd)
 
     def write(self, data: Pieces, *, durable: bool) -> int:
-        size = write_pieces(self._fd, data)
-        if durable:
-            sync_descriptor(self._fd)
+        try:
+            size = write_pieces(self._fd, data)
+            if durable:
+                sync_descriptor(self._fd)
+        except OSError as error:
+            name_file(error, f"{self._folder.label}/{self._target}")
+            raise
         # Windows renames and removes no file that is open.
         self._close()
         return size

@@ -8,12 +8,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CACHE := .cache
+UV := $(CACHE)/uv/bin/uv
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_CACHE_DIR := $(CURDIR)/$(CACHE)/pip
+export UV_CACHE_DIR := $(CURDIR)/$(CACHE)/uv-cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint bench format lock clean
+.PHONY: help setup demo test oldest check lint bench format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +42,14 @@ demo: $(READY) ## run the bundled diagnose loop on real data and say where to lo
 test: $(READY) ## run the whole suite
 	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=thorough $(PYTEST_ARGS)
 
+oldest: $(UV) ## run the whole suite with the oldest dependencies that pyproject.toml allows
+	$(UV) venv --quiet --clear --python $(PYTHON) $(CACHE)/oldest
+	$(UV) pip compile --quiet --resolution lowest-direct --python $(CACHE)/oldest --all-extras --group test --group check \
+		--output-file $(CACHE)/oldest.txt pyproject.toml
+	$(UV) pip install --quiet --python $(CACHE)/oldest -r $(CACHE)/oldest.txt pip editables
+	$(UV) pip install --quiet --python $(CACHE)/oldest --no-deps --no-build-isolation -e .
+	$(CACHE)/oldest/bin/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
 check: lint ## lint, types and the fast tests: what to run before a commit
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not integration" $(PYTEST_ARGS)
 
@@ -57,10 +67,14 @@ format: $(READY) ## let ruff fix and format the code
 	$(BIN)/ruff format .
 
 # One lock for every supported Python and platform: hashes and markers, and no word of where the files come from.
-lock: pyproject.toml ## pin the newest versions that pyproject.toml allows
-	@test -x $(CACHE)/lock/bin/uv || { $(PYTHON) -m venv $(CACHE)/lock && $(CACHE)/lock/bin/python -m pip install --quiet uv; }
-	$(CACHE)/lock/bin/uv pip compile --quiet --universal --upgrade --generate-hashes --no-annotate --no-emit-index-url \
+lock: $(UV) ## pin the newest versions that pyproject.toml allows
+	$(UV) pip compile --quiet --universal --upgrade --generate-hashes --no-annotate --no-emit-index-url \
 		--custom-compile-command "make lock" --python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
+
+# Only these two targets need a resolver; pip is enough to install what is locked.
+$(UV):
+	$(PYTHON) -m venv $(CACHE)/uv
+	$(CACHE)/uv/bin/python -m pip install --quiet uv
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) $(CACHE) build dist src/*.egg-info

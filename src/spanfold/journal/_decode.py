@@ -58,12 +58,13 @@ def decode_line(line: bytes, path: Path = Path(), offset: int = 0) -> Iterator[R
         raise NotOtlp("bytes that are not JSON" if line.strip(b"\0 \r\n") else "NUL bytes or blanks") from None
     if type(tree) is not dict or not ("resourceSpans" in tree or "resourceLogs" in tree):
         raise NotOtlp("JSON that is not an OTLP export request")
+    request = cast("dict[str, Any]", tree)
     try:
-        records = list(_records(tree, path, offset, len(line)))
+        records = list(_records(request, path, offset, len(line)))
     except _WRONG_TYPE as error:
         raise _wrong_type(error) from None
     if len(records) == 1:
-        _learn_frame(line, cast("dict[str, Any]", tree), records[0])
+        _learn_frame(line, request, records[0])
     yield from records
 
 

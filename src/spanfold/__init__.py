@@ -1,0 +1,58 @@
+"""spanfold: a run is a durable journal of OpenTelemetry records; everything else is a fold over it.
+
+    import spanfold
+
+    with spanfold.run("digits", dir="runs/001"):
+        with spanfold.stage("M1", cycle=0) as stage:
+            stage.set(severity="high")
+
+Start with the README; every name here is documented in docs/api.md.
+"""
+
+from spanfold import _connect
+from spanfold.errors import SpanfoldError
+from spanfold.instrument import (
+    FlushResult,
+    agent,
+    artifact,
+    child_env,
+    configure,
+    current_run,
+    event,
+    flush,
+    model_call,
+    run,
+    score,
+    shutdown,
+    stage,
+    timed,
+    tool,
+    traced,
+    traced_executor,
+)
+from spanfold.instrument import version as _version
+
+_connect.connect()
+
+__version__ = _version()
+
+__all__ = [
+    "FlushResult",
+    "SpanfoldError",
+    "agent",
+    "artifact",
+    "child_env",
+    "configure",
+    "current_run",
+    "event",
+    "flush",
+    "model_call",
+    "run",
+    "score",
+    "shutdown",
+    "stage",
+    "timed",
+    "tool",
+    "traced",
+    "traced_executor",
+]

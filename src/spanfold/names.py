@@ -6,6 +6,7 @@ those of a package that marks them deprecated. Readers accept the older
 spellings in `GENAI_OLDER`; writers emit one form only.
 """
 
+import re
 from typing import Final, Literal
 
 SCOPE: Final = "spanfold"
@@ -49,6 +50,14 @@ ITEMS: Final = "spanfold.items"
 """int. How many items a traced generator yielded."""
 SELF_NS: Final = "spanfold.self_ns"
 """int, nanoseconds. Duration outside all recorded children; equals the definition of EP 8.2."""
+DEPTH: Final = "spanfold.depth"
+"""int. Number of enclosing recorded spans below the run."""
+PARENT: Final = "spanfold.parent"
+"""str. Timing stage token (`timing_token`) of the enclosing recorded span; absent at depth 0."""
+PHASE: Final = "spanfold.phase"
+"""str. Timing phase; inherited from the enclosing timing."""
+ARTIFACTS: Final = "spanfold.artifacts"
+"""list of objects: name, path, sha256 and form of each artifact of the span. A field of the record."""
 CONTENT: Final = "spanfold.content"
 """str, `local` when message content of this record must not leave the machine."""
 RUN_ID: Final = "spanfold.run.id"
@@ -212,3 +221,35 @@ ENV_STAGE: Final = "SPANFOLD_PARENT_STAGE"
 ENV_CYCLE: Final = "SPANFOLD_PARENT_CYCLE"
 ENV_TRACEPARENT: Final = "TRACEPARENT"
 ENV_TRACESTATE: Final = "TRACESTATE"
+
+
+def timing_token(kind: str, name: str) -> str:
+    """Return the `stage` of a timing row for a span: a token of EP 3.1, `[a-z][a-z0-9_]{0,63}`.
+
+    Stages, timings and plain spans keep their name; a call of a model, agent
+    or tool is named by its kind, since its name is an attribute of the row.
+    """
+    if kind in ("model_call", "agent", "tool", "run"):
+        return kind
+    token = "".join(c if c in _TOKEN else "_" for c in name.lower())[:64]
+    return token if token and token[0] in _LETTERS else f"s_{token}"[:64]
+
+
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+_TOKEN: Final = frozenset(_LETTERS + "0123456789_")
+
+
+_ROUTE: Final = re.compile(r"(?<![a-z0-9])m([1-5])(?![a-z0-9])", re.IGNORECASE)
+_ALIASES: Final = {"fix_pipeline": "M5", "fix": "M5", "explore": "M2"}
+
+
+def route(tag: str | None) -> str | None:
+    """Return the diagnose stage `M1` ... `M5` a tag stands for, or None (DL section 5).
+
+    `m` and a digit count only as a word part of their own (DL-036): `m1_probe`
+    and `codegen_m2_stats` are stages, `team5`, `llm3` and `m12` are not.
+    """
+    if not tag:
+        return None
+    found = _ROUTE.search(tag)
+    return f"M{found[1]}" if found else _ALIASES.get(tag.strip().lower())

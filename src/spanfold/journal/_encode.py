@@ -225,6 +225,8 @@ STRUCTURAL: Final[frozenset[str]] = frozenset(
         names.ITEMS,
         names.SELF_NS,
         names.CONTENT,
+        names.DEPTH,
+        names.PARENT,
         names.RUN_ID,
         names.RUN_DIR,
         names.SEAL_HEAD,

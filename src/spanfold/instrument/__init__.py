@@ -1,0 +1,64 @@
+"""Instrumentation: what a program calls to be recorded.
+
+Own light spans that implement the OpenTelemetry API, current in its context;
+each is redacted and in the journal when it ends. After `configure()` nothing
+of ours raises into the host, changes it, or waits without bound.
+"""
+
+from spanfold.instrument._api import (
+    FlushResult,
+    agent,
+    artifact,
+    configure,
+    current_run,
+    event,
+    flush,
+    model_call,
+    run,
+    score,
+    shutdown,
+    stage,
+    timed,
+    tool,
+)
+from spanfold.instrument._foreign import bridge
+from spanfold.instrument._guard import losses
+from spanfold.instrument._process import child_env, traced_executor
+from spanfold.instrument._provider import SpanfoldTracerProvider
+from spanfold.instrument._run import CONTROL, Run
+from spanfold.instrument._span import AgentSpan, ModelCallSpan, RecordedSpan, ToolSpan
+from spanfold.instrument._state import Connector, RunHooks, state, version
+from spanfold.instrument._traced import traced
+
+__all__ = [
+    "CONTROL",
+    "AgentSpan",
+    "Connector",
+    "FlushResult",
+    "ModelCallSpan",
+    "RecordedSpan",
+    "Run",
+    "RunHooks",
+    "SpanfoldTracerProvider",
+    "ToolSpan",
+    "agent",
+    "artifact",
+    "bridge",
+    "child_env",
+    "configure",
+    "current_run",
+    "event",
+    "flush",
+    "losses",
+    "model_call",
+    "run",
+    "score",
+    "shutdown",
+    "stage",
+    "state",
+    "timed",
+    "tool",
+    "traced",
+    "traced_executor",
+    "version",
+]

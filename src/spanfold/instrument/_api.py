@@ -1,0 +1,582 @@
+"""The recording functions: `configure`, `run`, `stage`, `model_call`, `agent`, `tool`, `timed`, `score` ...
+
+After `configure()` nothing here raises into the host, changes what it returns,
+or waits without bound (docs/how-it-works.md).
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+
+from spanfold import names
+from spanfold.fs import SafeRoot, safe_name
+from spanfold.instrument import _process, _signals
+from spanfold.instrument._foreign import bridge
+from spanfold.instrument._guard import losing_only, losses, lost
+from spanfold.instrument._noop import NOOP, NoopSpan
+from spanfold.instrument._run import Run
+from spanfold.instrument._span import AgentSpan, ModelCallSpan, RecordedSpan, ToolSpan
+from spanfold.instrument._state import state
+from spanfold.journal import AttributeValue, JsonText, store
+from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
+
+
+class Parent(NamedTuple):
+    """Where a new span goes."""
+
+    recording: Any
+    """The open run."""
+    span: RecordedSpan | None
+    """The nearest recorded span of this process around it."""
+    span_id: bytes
+    """Id of the real parent: that span, or a foreign one between."""
+    stage: str | None
+    cycle: Any
+
+
+def configure(
+    run_dir: str | Path | None = None,
+    otlp: Destination | None = None,
+    langfuse: Destination | None = None,
+    redact: bool | RedactCallback | None = None,
+    durability: Durability | None = None,
+    content: Content | None = None,
+    provider: Any = None,
+) -> None:
+    """Decide how this process records. Optional: without it environment and defaults decide.
+
+    Args:
+        run_dir: Folder that holds run directories made without an explicit `dir`. Default `runs`.
+        otlp: `"auto"` (default) sends to the collector that `OTEL_EXPORTER_OTLP_*` names, and says so
+            once; True requires one; False never sends.
+        langfuse: The same for Langfuse and its keys.
+        redact: True (default) applies all rules, False only registered secrets and sensitive names,
+            a callable is applied to every string after the rules.
+        durability: `"process"` (default): a killed process loses no ended span. `"machine"`: after
+            `flush()` or a control record a power cut loses nothing before it.
+        content: Message content is recorded and sent (`"all"`, default), recorded only (`"local"`),
+            or not recorded (`"none"`).
+        provider: `"auto"` (default) joins the host's OpenTelemetry provider, `"own"` ignores it,
+            `"global"` installs ours where the host has none, or a provider object to join.
+
+    Raises:
+        SettingsError: A setting cannot be used; it names the argument or environment variable.
+            Nothing was changed then.
+    """
+    settings = resolve(
+        run_dir=run_dir,
+        otlp=otlp,
+        langfuse=langfuse,
+        redact=redact,
+        durability=durability,
+        content=content,
+        provider=provider,
+    )
+    if not isinstance(settings.provider, str) and not hasattr(settings.provider, "add_span_processor"):
+        kind = type(settings.provider)
+        lost(f"the provider {kind.__module__}.{kind.__qualname__}, which takes no span processors; ours is used alone")
+    state.apply(settings)
+    bridge.join()
+
+
+def run(name: str, dir: str | Path | None = None, **fields: Any) -> "Run | NoopRun":  # noqa: A002 - DESIGN 12
+    """Open a run: a directory with a journal and documents, and the root span of a trace.
+
+    Use it as a context manager. When the block ends the journal is sealed and
+    every document is complete.
+
+    Args:
+        name: What is run; low-cardinality, the name of the root span.
+        dir: The run directory. Default: a new one under `run_dir`. A directory that already holds a
+            run is kept, and `<dir>-2` is used.
+        fields: Facts about the run (model, data, settings ...), in `run.json` under `run_start`.
+    """
+    try:
+        if not state.ready().enabled:
+            return NoopRun(name)
+        return Run(str(name), None if dir is None else Path(dir), fields)
+    except Exception as error:  # noqa: BLE001 - the guard: a run that cannot be opened must not stop the program
+        lost("a run", error)
+        return NoopRun(str(name))
+
+
+class NoopRun(NoopSpan):
+    """A run that records nothing: switched off, or it could not be opened."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.dir = Path()
+        self.losses: dict[str, int] = {}
+
+    def view(self) -> Path:
+        """Return an empty path: there is no directory."""
+        return self.dir
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def current_run() -> "Run | None":
+    """Return the run that records what happens here, None outside of one."""
+    parent = current_parent()
+    return parent.recording if parent is not None and isinstance(parent.recording, Run) else None
+
+
+def current_parent(context: Context | None = None) -> Parent | None:
+    """Return where a span started here belongs, None when nothing is recorded here.
+
+    The current OpenTelemetry span decides. Without one (a thread that was
+    given no context) the only open run of the process takes it in; when
+    several are open it cannot be known, and the record is counted as lost.
+    """
+    if not state.runs and state.joined is None and not _joinable():
+        return None
+    span = trace.get_current_span(context)
+    if isinstance(span, RecordedSpan):
+        return Parent(span.run, span, span._id, span.stage, span.cycle)  # pyright: ignore[reportPrivateUsage]  # same room
+    found = span.get_span_context()
+    if found.is_valid:
+        owner = state.runs.get(f"{found.trace_id:032x}".encode())
+        if owner is not None:
+            anchor = bridge.processor.anchor(found.span_id) or owner.span
+            return Parent(owner, anchor, f"{found.span_id:016x}".encode(), anchor.stage, anchor.cycle)
+    sole = state.sole
+    if sole is not None:
+        root = sole.span
+        return Parent(sole, root, root._id, None, None)
+    if state.runs:
+        lost("records made in a thread without context while several runs are open; use traced_executor or pass the context")
+        return None
+    joined = state.joined
+    return Parent(joined, None, joined.parent_id, joined.stage, joined.cycle) if joined is not None else None
+
+
+_join_tried: list[bool] = []
+_join_lock = threading.Lock()
+
+
+def _joinable() -> bool:
+    """Join the run of a parent process at the first chance, once; whether there is one."""
+    if _join_tried:
+        return state.joined is not None
+    with _join_lock:
+        if not _join_tried:
+            with losing_only("the run of the parent process"):
+                if state.ready().enabled:
+                    state.joined = _process.join()
+                    if state.joined is not None:
+                        _signals.install()
+                        bridge.join()
+            _join_tried.append(True)
+    return state.joined is not None
+
+
+_Span = TypeVar("_Span", bound=RecordedSpan)
+
+
+def start_span(
+    kind: str,
+    name: str,
+    *,
+    parent: Parent,
+    span_type: type[_Span] = RecordedSpan,  # type: ignore[assignment]  # the default of a bound TypeVar
+    attributes: dict[str, AttributeValue] | None = None,
+    stage: str | None = None,
+    cycle: Any = None,
+    otel_kind: int = 1,
+    start_ns: int | None = None,
+    scoped: bool = True,
+) -> _Span:
+    """Start a span of ours under `parent`, journal its start if its kind wants that, and show it to the host."""
+    near = parent.span
+    span = span_type(
+        parent.recording,
+        name if type(name) is str else str(name),
+        kind,
+        parent=near,
+        parent_id=parent.span_id,
+        stage=stage if stage is not None else parent.stage,
+        cycle=cycle if cycle is not None else parent.cycle,
+        attributes=attributes,
+        otel_kind=otel_kind,
+        start_ns=start_ns,
+        scoped=scoped,
+    )
+    if near is not None and parent.span_id != near._id:  # pyright: ignore[reportPrivateUsage]  # same room
+        span._parent_id = parent.span_id  # pyright: ignore[reportPrivateUsage]  # same room
+    return span
+
+
+def _begin(span: _Span, fields: Mapping[str, Any]) -> _Span:
+    if fields:
+        span.set(**fields)
+    if span.kind in names.OPEN_KINDS:
+        span.announce()
+    if bridge.provider is not None:
+        bridge.mirror_start(span)
+    return span
+
+
+def is_idle() -> bool:
+    """Whether nothing is recorded anywhere in this process: the one check a decorated function costs then."""
+    return not state.runs and state.joined is None and bool(_join_tried)
+
+
+_SPAN_TYPES: dict[str, type[RecordedSpan]] = {"model_call": ModelCallSpan, "agent": AgentSpan, "tool": ToolSpan}
+
+
+def begin_span(
+    kind: str, name: str, *, parent: Parent, stage: str | None, cycle: int | None, function: str
+) -> RecordedSpan:
+    """Start the span of a decorated function; not current yet."""
+    attributes: dict[str, AttributeValue] = {names.FUNCTION: function}
+    if kind == "agent":
+        attributes[names.GENAI_OPERATION], attributes[names.GENAI_AGENT] = "invoke_agent", name
+        name = f"invoke_agent {name}"
+    elif kind == "tool":
+        attributes[names.GENAI_OPERATION], attributes[names.GENAI_TOOL] = "execute_tool", name
+        name = f"execute_tool {name}"
+    elif kind == "model_call":
+        attributes[names.GENAI_OPERATION], attributes[names.GENAI_MODEL] = "chat", name
+        name = f"chat {name}"
+    span = start_span(
+        kind,
+        name,
+        parent=parent,
+        span_type=_SPAN_TYPES.get(kind, RecordedSpan),
+        attributes=attributes,
+        stage=stage,
+        cycle=cycle,
+    )
+    return _begin(span, {})
+
+
+def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan | NoopSpan:
+    """Start a stage: `with spanfold.stage("M2", cycle=0) as s:`.
+
+    Args:
+        name: `M1` ... `M5` have documents of their own in the diagnose layout, any other name gets
+            `stages/<name>/log.json`.
+        cycle: Iteration of the loop; what happens inside inherits it.
+        fields: Fields of the stage's record; more with `s.set(...)`.
+    """
+    try:
+        parent = current_parent()
+        if parent is None:
+            return NOOP
+        bridge.join()
+        return _begin(start_span("stage", name, parent=parent, stage=str(name), cycle=cycle), fields)
+    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+        lost("stages", error)
+        return NOOP
+
+
+def model_call(
+    model: str, *, provider: str | None = None, operation: str = "chat", input: Any = None, **fields: Any  # noqa: A002 - DESIGN 12
+) -> ModelCallSpan | NoopSpan:
+    """Start a model call: `with spanfold.model_call("m", provider="openai", input=messages) as call:`.
+
+    Args:
+        model: The model asked for.
+        provider: Who serves it, by the well-known name of the GenAI conventions where one fits.
+        operation: `chat`, `text_completion`, `generate_content`, `embeddings` ...
+        input: Text, messages, or anything else; `call.output(...)` for the answer.
+        fields: Further fields of the record.
+    """
+    try:
+        parent = current_parent()
+        if parent is None:
+            return NOOP
+        attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: operation, names.GENAI_MODEL: model}
+        if provider is not None:
+            attributes[names.GENAI_PROVIDER] = provider
+        span = start_span(
+            "model_call",
+            f"{operation} {model}",
+            parent=parent,
+            span_type=ModelCallSpan,
+            attributes=_safe(attributes),
+            otel_kind=3,
+        )
+        if input is not None:
+            span.input(input)
+        return _begin(span, fields)
+    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+        lost("model calls", error)
+        return NOOP
+
+
+def agent(
+    name: str, *, model: str | None = None, provider: str | None = None, input: Any = None, **fields: Any  # noqa: A002 - DESIGN 12
+) -> AgentSpan | NoopSpan:
+    """Start an agent invocation: `with spanfold.agent("reviewer", model="m") as a:`.
+
+    Args:
+        name: The agent's name.
+        model: Its model, if it has one.
+        provider: Who serves the agent or model.
+        input: What it was asked; recorded only when given.
+        fields: Further fields of the record.
+    """
+    try:
+        parent = current_parent()
+        if parent is None:
+            return NOOP
+        attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: "invoke_agent", names.GENAI_AGENT: name}
+        if model is not None:
+            attributes[names.GENAI_MODEL] = model
+        if provider is not None:
+            attributes[names.GENAI_PROVIDER] = provider
+        span = start_span(
+            "agent",
+            f"invoke_agent {name}",
+            parent=parent,
+            span_type=AgentSpan,
+            attributes=_safe(attributes),
+            otel_kind=1 if provider is None else 3,
+        )
+        if input is not None:
+            span.input(input)
+        return _begin(span, fields)
+    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+        lost("agent invocations", error)
+        return NOOP
+
+
+def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fields: Any) -> ToolSpan | NoopSpan:
+    """Start a tool execution: `with spanfold.tool("grep", arguments={...}) as t:`.
+
+    Args:
+        name: The tool's name.
+        arguments: What it was called with; `t.result(...)` for what it returned.
+        call_id: The id the model gave to the call.
+        fields: Further fields of the record.
+    """
+    try:
+        parent = current_parent()
+        if parent is None:
+            return NOOP
+        attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: "execute_tool", names.GENAI_TOOL: name}
+        if call_id is not None:
+            attributes[names.GENAI_TOOL_CALL_ID] = call_id
+        span = start_span("tool", f"execute_tool {name}", parent=parent, span_type=ToolSpan, attributes=_safe(attributes))
+        if arguments is not None:
+            span.arguments(arguments)
+        return _begin(span, fields)
+    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+        lost("tool executions", error)
+        return NOOP
+
+
+def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan | NoopSpan:
+    """Time a piece of work: `with spanfold.timed("load", phase="setup"):` is a row of `timings.jsonl`.
+
+    Args:
+        name: What is timed; low-cardinality.
+        phase: `setup`, `pass`, `verify`, `score`, `finalise`, `closeout` or another token.
+        fields: Facts about the work.
+    """
+    try:
+        parent = current_parent()
+        if parent is None:
+            return NOOP
+        if phase is not None:
+            fields = {"phase": phase, **fields}
+        return _begin(start_span("timing", name, parent=parent), fields)
+    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+        lost("timings", error)
+        return NOOP
+
+
+def score(name: str, value: float | bool | str, *, comment: str | None = None, **fields: Any) -> None:
+    """Record a score of the current span, on disk when this returns.
+
+    Args:
+        name: What is scored.
+        value: A number or boolean; a text is a label. NaN and infinities are refused and counted.
+        comment: Why.
+        fields: Further facts.
+    """
+    with losing_only("scores"):
+        parent = current_parent()
+        if parent is None:
+            return
+        attributes: dict[str, AttributeValue] = {names.SCORE_NAME: str(name)}
+        stored, note = store(value)
+        if note is not None or type(stored) is JsonText:
+            lost("scores that are no number, boolean or text")
+            return
+        if type(stored) is str:
+            attributes[names.SCORE_LABEL] = stored
+        else:
+            attributes[names.SCORE_VALUE] = stored
+        if comment is not None:
+            attributes[names.SCORE_COMMENT] = comment
+        _write_event(parent, names.EVENT_SCORE, attributes, fields)
+
+
+def event(name: str, **fields: Any) -> None:
+    """Record a moment of the current span, on disk when this returns."""
+    with losing_only("events"):
+        parent = current_parent()
+        if parent is not None:
+            _write_event(parent, str(name), {}, fields)
+
+
+def _write_event(parent: Parent, name: str, attributes: dict[str, AttributeValue], fields: Mapping[str, Any]) -> None:
+    from spanfold.journal import field_key
+
+    placed: dict[str, AttributeValue] = {}
+    if parent.stage is not None:
+        placed[names.STAGE] = parent.stage
+    if parent.cycle is not None:
+        placed[names.CYCLE] = parent.cycle
+    notes: dict[str, str] = {}
+    for field, value in fields.items():
+        key = field_key(field)
+        attributes[key], note = store(value)
+        if note:
+            notes[key] = note
+    recording = parent.recording
+    body, sensitive = recording.journal.encoder.event(
+        trace_id=recording.trace_hex,
+        span_id=parent.span_id,
+        name=name,
+        time_ns=time.time_ns(),
+        attributes={**placed, **attributes},
+        notes=notes,
+    )
+    recording.journal.event(body, sensitive)
+    recording.recorded("event")
+
+
+def artifact(name: str, value: Any) -> Path | None:
+    """Store an object as a file of the run, with its hash on the current span.
+
+    Arrays and tensors become `.npy` (without pickle) and, where the name says
+    what they show, a figure; figures become PNG; dict and list JSON; text and
+    bytes files; a `Path` is copied. Anything else is recorded as not stored.
+
+    Args:
+        name: What it is; part of the file name.
+        value: The object.
+
+    Returns:
+        The file, None when nothing was stored.
+    """
+    with losing_only("artifacts"):
+        parent = current_parent()
+        if parent is None:
+            return None
+        return _store_artifact(parent, str(name), value)
+    return None
+
+
+def _store_artifact(parent: Parent, name: str, value: Any) -> Path | None:
+    from spanfold.artifacts import store as store_file
+
+    assert state.gate is not None
+    recording = parent.recording
+    folder = f"{artifact_folder(parent.stage)}artifacts"
+    stem = name if type(parent.cycle) is not int else f"c{parent.cycle}_{name}"
+    stored = store_file(SafeRoot(recording.dir, create=True), folder, stem, value, scrub=state.gate.scrub_text)
+    facts = {"name": name, **stored.to_dict()}
+    span = parent.span
+    if span is not None and not span.ended:
+        span.add_artifact(facts)
+    _write_event(parent, names.EVENT_ARTIFACT, {}, facts)
+    return recording.dir / stored.path if stored.path else None
+
+
+def artifact_folder(stage_name: str | None) -> str:
+    """Return the folder prefix of a stage's artifacts inside the run directory, "" under no stage."""
+    from spanfold.names import route
+
+    if stage_name is None:
+        return ""
+    routed = route(stage_name)
+    return f"{routed}/" if routed else f"stages/{safe_name(stage_name)}/"
+
+
+def _safe(attributes: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
+    """Make sure that names given by a caller are text: `model=None` or a model object must not break the encoder."""
+    return {k: v if type(v) is str else store(v)[0] for k, v in attributes.items()}
+
+
+class FlushResult(NamedTuple):
+    """What became of the records so far."""
+
+    written: int
+    """Records of open runs in journals of this process."""
+    held: int
+    """Records in memory because the disk refuses them."""
+    lost: int
+    """Records and parts of records that could not be kept."""
+    sent: int
+    """Records every destination acknowledged."""
+    refused: int
+    """Records a destination refused for good; the journal names them."""
+    waiting: int
+    """Records a destination has not acknowledged yet; the journal keeps them."""
+
+
+def flush(timeout_s: float = 5.0) -> FlushResult:
+    """Bring journals, documents and destinations up to date, within a time limit.
+
+    Args:
+        timeout_s: Seconds for destinations; local files are always brought up to date.
+
+    Returns:
+        Counts; `waiting` and `held` are zero when everything is where it belongs.
+    """
+    return _flush(timeout_s, last=False)
+
+
+def shutdown(timeout_s: float = 5.0) -> FlushResult:
+    """Flush, then stop threads and connections of ours, within a time limit.
+
+    Open runs stay open: what is recorded later is still in their journal, and
+    they are sealed when they end. Recording again starts everything again.
+    Harmless when repeated.
+
+    Args:
+        timeout_s: Seconds for destinations.
+    """
+    result = _flush(timeout_s, last=True)
+    _signals.uninstall()
+    bridge.forget()
+    return result
+
+
+def _flush(timeout_s: float, *, last: bool) -> FlushResult:
+    deadline = time.monotonic() + timeout_s
+    written = held = dropped = 0
+    for recording in (*state.runs.values(), state.joined):
+        if recording is None:
+            continue
+        with losing_only("a flush"):
+            recording.journal.sync()
+            stats = recording.stats
+            written, held, dropped = written + stats.records, held + stats.held, dropped + stats.lost
+            if recording.hooks is not None:
+                recording.hooks.flush(max(0.0, deadline - time.monotonic()))
+    delivery: Mapping[str, Any] = {}
+    if state.connector is not None:
+        with losing_only("a delivery flush"):
+            act = state.connector.shutdown if last else state.connector.flush
+            delivery = act(max(0.0, deadline - time.monotonic()))
+    return FlushResult(
+        written,
+        held,
+        dropped + sum(losses.values()),
+        int(delivery.get("sent", 0)),
+        int(delivery.get("refused", 0)),
+        int(delivery.get("waiting", 0)),
+    )
+

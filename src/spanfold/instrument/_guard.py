@@ -1,0 +1,51 @@
+"""The one place where our own failures end: counted, logged once, never the host's.
+
+`losing_only("what")` surrounds work of ours inside the host's program. Only
+`Exception` is caught: KeyboardInterrupt, SystemExit and GeneratorExit belong
+to the host.
+"""
+
+import logging
+from collections import Counter
+from types import TracebackType
+
+log = logging.getLogger("spanfold")
+
+losses: Counter[str] = Counter()
+"""What was lost -> how often. Read by `doctor` and by `run.losses`."""
+
+
+def lost(what: str, error: BaseException | None = None) -> None:
+    """Count one loss; log the first of its kind with the place it happened, never with a value."""
+    losses[what] += 1
+    if losses[what] > 1:
+        return
+    where = ""
+    if error is not None:
+        tb = error.__traceback__
+        while tb is not None and tb.tb_next is not None:
+            tb = tb.tb_next
+        if tb is not None:
+            where = f" ({type(error).__name__} in {tb.tb_frame.f_code.co_name}, line {tb.tb_lineno})"
+    try:
+        log.warning("spanfold lost %s%s; the program goes on. Further losses of this kind are only counted.", what, where)
+    except Exception:  # noqa: BLE001 - a broken log handler of the host must not break the host
+        losses["log messages"] += 1
+
+
+class losing_only:  # noqa: N801 - reads as a statement: `with losing_only("arguments"):`
+    """Context manager: an `Exception` of ours inside costs `what` and is counted."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if error is None or not isinstance(error, Exception):
+            return False
+        lost(self.what, error)
+        return True

@@ -1,0 +1,275 @@
+"""An open run: its directory, its journal, its root span, and how it ends.
+
+`Run` is what `spanfold.run(...)` gives. `JoinedRun` is the same run seen from
+a child process that found it in its environment: it writes a journal file of
+its own into the same folder and leaves documents and seal to the owner.
+"""
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from opentelemetry import trace
+
+from spanfold import names
+from spanfold.errors import SpanfoldError
+from spanfold.fs import SafeRoot, safe_name
+from spanfold.instrument import _ids, _signals
+from spanfold.instrument._foreign import bridge
+from spanfold.instrument._guard import losing_only, losses, lost
+from spanfold.instrument._host import host_facts
+from spanfold.instrument._span import RecordedSpan, fork_generation
+from spanfold.instrument._state import RunHooks, process_resource, state, version
+from spanfold.journal import AttributeValue, Journal, Stats, file_heads
+
+log = logging.getLogger("spanfold")
+
+JOURNAL_FOLDER: Final = "journal"
+_MAX_SUFFIX: Final = 1_000
+
+
+class Recording:
+    """What a span needs of its run (`_span.Recorder`), for the owner and for a joined child."""
+
+    def __init__(self, folder: Path, trace_hex: bytes) -> None:
+        settings = state.ready()
+        assert state.gate is not None
+        self.dir = folder
+        self.content: str = settings.content
+        self.trace_hex = trace_hex
+        self.open_spans: dict[bytes, RecordedSpan] = {}
+        self.hooks: RunHooks | None = None
+        self.journal = Journal(
+            folder / JOURNAL_FOLDER,
+            gate=state.gate,
+            resource=process_resource,
+            durable=settings.durability == "machine",
+            scope_version=version(),
+        )
+        self._sync_always = settings.durability == "machine"
+
+    @property
+    def trace_id(self) -> str:
+        """32 lower-case hex digits."""
+        return self.trace_hex.decode()
+
+    @property
+    def stats(self) -> Stats:
+        """What the journal of this process wrote, holds and lost."""
+        return self.journal.stats
+
+    def recorded(self, kind: str) -> None:
+        """Told after each line: control records are synced and shown in the documents at once."""
+        if self._sync_always and kind in CONTROL:
+            self.journal.sync()
+        if self.hooks is not None:
+            self.hooks.recorded(kind)
+
+    def mirror_start(self, span: RecordedSpan) -> None:
+        """Show a started span to the host's provider."""
+        bridge.mirror_start(span)
+
+    def mirror_end(self, span: RecordedSpan, end_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
+        """Show an ended span to the host's provider."""
+        bridge.mirror_end(span, end_ns, attributes)
+
+    def end_open_spans(self, outcome: str, *, keep: RecordedSpan | None = None) -> None:
+        """End every span that is current somewhere, innermost first, with an outcome."""
+        for span in sorted(list(self.open_spans.values()), key=lambda s: -s.depth):
+            if span is keep or span.ended:
+                continue
+            with losing_only("open spans at the end"):
+                span._attributes.setdefault(names.OUTCOME, outcome)  # pyright: ignore[reportPrivateUsage]  # same room
+                if outcome == "terminated":
+                    span.set_status(trace.StatusCode.ERROR, outcome)
+                    span._attributes[names.ERROR_TYPE] = outcome  # pyright: ignore[reportPrivateUsage]  # same room
+                span.end()
+
+
+CONTROL: Final = frozenset(
+    {"run", "stage", "agent", "event", "score", "artifact", "cell", "pass", "batch", "closeout", "tick", "step"}
+)
+"""Kinds of record that are synced (with `durability="machine"`) and in their document when the call returns."""
+
+
+class Run(Recording):
+    """One run. A context manager: the root span is current inside, the run is sealed at the end.
+
+    Attributes:
+        name: As given.
+        dir: The run directory; `<dir>-2` ... when the one asked for already holds a run.
+        trace_id: 32 hex digits, the trace in Jaeger or Langfuse.
+    """
+
+    def __init__(self, name: str, folder: Path | None, fields: Mapping[str, Any]) -> None:
+        from spanfold.instrument._process import env_parent
+
+        inherited = env_parent()
+        super().__init__(_claim(folder or _default_folder(name)), inherited.trace_hex if inherited else _ids.trace_id())
+        self.name = name
+        self.closed = False
+        if state.connector is not None:
+            with losing_only("documents and delivery"):
+                self.hooks = state.connector.open(self)
+        self.span = RecordedSpan(self, name, "run", parent_id=inherited.span_id if inherited else b"")
+        self.span.set_attribute(names.RUN_ID, name)
+        self.span.set(**{**fields, **host_facts()})
+        current = trace.get_current_span().get_span_context()
+        if current.is_valid and f"{current.trace_id:032x}" != self.trace_id:
+            self.span.add_link(current, {"spanfold.link": "started_in"})
+        self.span.announce()
+        state.add(self)
+        _signals.install()
+        bridge.join()
+        bridge.mirror_start(self.span)
+
+    def __enter__(self) -> Self:
+        self.span.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.span.failed(error)
+        self.close()
+
+    @property
+    def span_id(self) -> str:
+        """16 hex digits of the root span."""
+        return self.span.span_id
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """What was lost in this process -> how often; empty when nothing was."""
+        found = dict(losses)
+        if self.stats.lost:
+            found["journal records"] = self.stats.lost
+        return found
+
+    def set(self, **fields: Any) -> Self:
+        """Set fields of the run."""
+        self.span.set(**fields)
+        return self
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Record a moment of the run."""
+        self.span.event(name, **fields)
+
+    def end_root(self, outcome: str) -> None:
+        """End a run nobody closed, with an outcome."""
+        if not self.closed and self.span._generation == fork_generation():  # pyright: ignore[reportPrivateUsage]  # same room
+            self.span._attributes.setdefault(names.OUTCOME, outcome)  # pyright: ignore[reportPrivateUsage]  # same room
+            if outcome == "terminated":
+                self.span.set_status(trace.StatusCode.ERROR, outcome)
+                self.span._attributes[names.ERROR_TYPE] = outcome  # pyright: ignore[reportPrivateUsage]  # same room
+        self.close()
+
+    def view(self) -> Path:
+        """Bring every document up to date and return the run directory."""
+        self.journal.sync()
+        if self.hooks is not None:
+            self.hooks.flush(5.0)
+        return self.dir
+
+    def close(self) -> None:
+        """End the root span, seal the journal, finish the documents. Harmless when repeated; never raises."""
+        if self.closed or self.span._generation != fork_generation():  # pyright: ignore[reportPrivateUsage]  # same room
+            self.span.end()  # in a forked child: only leaves the context
+            return
+        self.closed = True
+        with losing_only("the end of a run"):
+            self.end_open_spans("left_open", keep=self.span)
+            head, seq = self._combined_head()
+            self.span._attributes[names.SEAL_HEAD] = head  # pyright: ignore[reportPrivateUsage]  # same room
+            self.span._attributes[names.SEAL_SEQ] = seq  # pyright: ignore[reportPrivateUsage]  # same room
+        self.span.end()
+        state.remove(self)
+        with losing_only("the seal"):
+            self.journal.seal(self._other_heads())
+        with losing_only("documents"):
+            if self.hooks is not None:
+                self.hooks.close()
+        with losing_only("the journal's last sync"):
+            self.journal.close()
+        if self.stats.held or self.stats.lost:
+            log.warning(
+                "%s: the run ended with %d records still in memory and %d lost: %s",
+                self.dir,
+                self.stats.held,
+                self.stats.lost,
+                self.stats.problem or "the disk refused them",
+            )
+
+    def _other_heads(self) -> dict[str, dict[str, Any]]:
+        heads = file_heads(self.journal.folder)
+        heads.pop(self.journal.position.file, None)
+        return heads
+
+    def _combined_head(self) -> tuple[str, int]:
+        """Return one hash and line count over all journal files: the copy that leaves the disk with the root span."""
+        heads = self._other_heads()
+        mine = self.journal.position
+        heads[mine.file] = {"seq": mine.seq, "head": mine.head}
+        text = "".join(f"{file} {h['seq']} {h['head']}\n" for file, h in sorted(heads.items()))
+        return hashlib.sha256(text.encode()).hexdigest(), sum(int(h["seq"]) for h in heads.values())
+
+
+class JoinedRun(Recording):
+    """A run of a parent process, joined by this one through its environment."""
+
+    def __init__(
+        self, folder: Path, name: str, trace_hex: bytes, parent_id: bytes, stage: str | None, cycle: Any
+    ) -> None:
+        super().__init__(folder, trace_hex)
+        self.name = name
+        self.parent_id = parent_id
+        self.stage = stage
+        self.cycle = cycle
+
+
+def _default_folder(name: str) -> Path:
+    base = state.ready().run_dir or Path(os.path.abspath("runs"))
+    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    return base / f"{safe_name(name, limit=48)}-{stamp}-{os.urandom(2).hex()}"
+
+
+def _claim(folder: Path) -> Path:
+    """Make the run directory and take it, or the next free name beside it when it already holds a run.
+
+    A used directory is never written to again: its journal is sealed. Making
+    the journal folder is atomic, so two processes cannot take the same one.
+    """
+    folder = Path(os.path.abspath(folder))
+    for number in range(1, _MAX_SUFFIX):
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            SafeRoot(candidate, create=True).make_dir_exclusive(JOURNAL_FOLDER)
+        except FileExistsError:
+            continue
+        except (OSError, SpanfoldError) as error:
+            lost(f"the run directory {candidate}, which cannot be made; records are kept in memory only", error)
+            return candidate
+        if number > 1:
+            log.warning("%s already holds a run, which is kept; this run is recorded in %s.", folder, candidate)
+        return candidate
+    lost(f"the run directory {folder}: {_MAX_SUFFIX} names beside it are taken")
+    return folder
+
+
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?\Z")
+
+
+def parse_traceparent(text: str) -> tuple[bytes, bytes] | None:
+    """Return trace and span id of a W3C traceparent, None when it is not valid (Trace Context, section 3.2)."""
+    match = _TRACEPARENT.match(text.strip())
+    if match is None or (text.startswith("00-") and match[3]):
+        return None
+    trace_hex, span_hex = match[1].encode(), match[2].encode()
+    return None if not trace_hex.strip(b"0") or not span_hex.strip(b"0") else (trace_hex, span_hex)

@@ -1,0 +1,183 @@
+"""The one process-wide state: settings, the gate, the open runs, and who else must be told.
+
+`configure()` fills it; nothing here reads the environment at import. What is
+process-wide is so because the OpenTelemetry context, signals and forks are.
+"""
+
+import os
+import platform
+import threading
+import uuid
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any, Protocol
+
+from spanfold import names
+from spanfold.redact import Gate, Redactor
+from spanfold.settings import Settings, resolve
+
+
+class Recording(Protocol):
+    """An open run, as far as this module needs to know it."""
+
+    @property
+    def trace_hex(self) -> bytes:
+        """Trace id, 32 hex digits."""
+        ...
+
+
+class RunHooks(Protocol):
+    """What the rooms to the right (fold, deliver) do for one run. Never raises."""
+
+    def recorded(self, kind: str) -> None:
+        """A record of this kind is in the journal."""
+        ...
+
+    def flush(self, timeout_s: float) -> None:
+        """Bring documents up to date."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended and is sealed."""
+        ...
+
+    def abandon(self) -> None:
+        """This is a forked child: leave files, threads and connections to the parent."""
+        ...
+
+
+class Connector(Protocol):
+    """Wires the rooms to the right into the recorder; see `spanfold._connect`."""
+
+    def configure(self, settings: Settings, gate: Gate) -> None:
+        """Check what settings demand of destinations.
+
+        Raises:
+            SettingsError: Something required is missing.
+        """
+        ...
+
+    def open(self, run: Any) -> RunHooks | None:
+        """Start the work of the other rooms for a run."""
+        ...
+
+    def flush(self, timeout_s: float) -> Mapping[str, Any]:
+        """Deliver what waits, within the time; returns sent, refused and waiting counts."""
+        ...
+
+    def shutdown(self, timeout_s: float) -> Mapping[str, Any]:
+        """Flush, then stop threads and connections."""
+        ...
+
+
+class State:
+    """Everything process-wide of the recorder."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.settings: Settings | None = None
+        self.redactor = Redactor()
+        self.gate: Gate | None = None
+        self.connector: Connector | None = None
+        self.runs: dict[bytes, Any] = {}
+        """Trace id -> open run of this process."""
+        self.sole: Any = None
+        """The open run, when there is exactly one: parent of work in threads that have no context."""
+        self.joined: Any = None
+        """The run of a parent process this one joined through the environment."""
+        self.instance_id = ""
+
+    def ready(self) -> Settings:
+        """Return the settings; from environment and defaults when nobody configured.
+
+        A bad variable is reported once and the defaults are used: `run(...)`
+        without `configure()` is recording already and must not raise.
+        """
+        if self.settings is None:
+            with self.lock:
+                if self.settings is None:
+                    self.apply(_lenient())
+        assert self.settings is not None
+        return self.settings
+
+    def apply(self, settings: Settings) -> None:
+        """Take settings into force for runs opened from now on."""
+        with self.lock:
+            self.redactor.register_environment(os.environ)
+            gate = Gate(self.redactor, settings.redact)
+            if self.connector is not None:
+                self.connector.configure(settings, gate)
+            self.gate, self.settings = gate, settings
+
+    def add(self, run: Any) -> None:
+        """Note an open run."""
+        with self.lock:
+            self.runs[run.trace_hex] = run
+            self.sole = next(iter(self.runs.values())) if len(self.runs) == 1 else None
+
+    def remove(self, run: Any) -> None:
+        """Note that a run has ended."""
+        with self.lock:
+            self.runs.pop(run.trace_hex, None)
+            self.sole = next(iter(self.runs.values())) if len(self.runs) == 1 else None
+
+    def forked(self) -> None:
+        """Make the state usable in a forked child."""
+        self.lock = threading.RLock()
+        self.instance_id = ""
+
+
+state = State()
+
+
+def _lenient() -> Settings:
+    from spanfold.errors import SettingsError
+    from spanfold.instrument._guard import lost
+
+    try:
+        return resolve()
+    except SettingsError as error:
+        lost(f"the setting {error.setting}, which cannot be used: {error} Defaults are in force")
+        return Settings()
+
+
+_version: list[str] = []
+
+
+def version() -> str:
+    """Return the installed version of spanfold."""
+    if not _version:
+        try:
+            _version.append(metadata.version("spanfold"))
+        except metadata.PackageNotFoundError:
+            _version.append("0+unknown")
+    return _version[0]
+
+
+def process_resource() -> dict[str, Any]:
+    """Return the resource attributes of this process (general conventions; `OTEL_*` as elsewhere)."""
+    if not state.instance_id:
+        state.instance_id = str(uuid.uuid4())
+    given = _otel_resource_attributes()
+    return {
+        "service.name": os.environ.get("OTEL_SERVICE_NAME") or given.pop("service.name", names.SCOPE),
+        "service.instance.id": state.instance_id,
+        "process.pid": os.getpid(),
+        "process.runtime.name": platform.python_implementation().lower(),
+        "process.runtime.version": platform.python_version(),
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.name": names.SCOPE,
+        "telemetry.sdk.version": version(),
+        **given,
+    }
+
+
+def _otel_resource_attributes() -> dict[str, str]:
+    from urllib.parse import unquote
+
+    pairs = (item.partition("=") for item in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","))
+    return {key.strip(): unquote(value.strip()) for key, found, value in pairs if found and key.strip()}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=state.forked)

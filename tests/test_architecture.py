@@ -48,8 +48,12 @@ CHANGES_THE_DISK = {
     *(f"os.{f}" for f in "replace rename renames mkdir makedirs link symlink mkfifo mknod truncate".split()),
     *(f"os.{f}" for f in "unlink remove rmdir removedirs".split()),
     *(f"shutil.{f}" for f in "copy copy2 copyfile copytree move rmtree make_archive unpack_archive".split()),
-    # Of an object whose type is not known here: what pathlib.Path calls these.
-    *(f"?.{f}" for f in "write_text write_bytes touch mkdir rename symlink_to hardlink_to unlink rmdir".split()),
+}
+# Methods of pathlib.Path with the number of their positional arguments: the type of the object is not known here, and the
+# safe methods of fs/ take a name first.
+PATH_METHODS = {
+    **dict.fromkeys(("?.touch", "?.mkdir", "?.unlink", "?.rmdir"), 0),
+    **dict.fromkeys(("?.write_text", "?.write_bytes", "?.rename", "?.replace", "?.symlink_to", "?.hardlink_to"), 1),
 }
 TALKS = {"print", "input", "exit", "quit", "sys.exit", "os._exit", "breakpoint"}
 TALKING_MODULES = {"argparse", "optparse", "getopt", "click", "typer", "readline", "getpass"}
@@ -171,9 +175,8 @@ def is_write(call: ast.Call, name: str, tree: ast.Module) -> bool:
         words = flag_words(call.args[1], tree) if len(call.args) > 1 else set[str]()
         return not words or bool(words & WRITE_FLAGS)
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-    if name == "?.replace":
-        # Path.replace(target); str.replace takes two, datetime.replace only keywords.
-        return len(call.args) == 1 and not keywords
+    if name in PATH_METHODS:
+        return len(call.args) == PATH_METHODS[name]
     if name != "open" and not name.endswith((".open", "os.fdopen")):
         return False
     if "fileobj" in keywords:
@@ -319,6 +322,8 @@ def test_right_arrows_pass(tmp_path: Path) -> None:
         "from os import rename\nrename('a', 'b')",
         "p.write_text('x')",
         "p.replace(q)",
+        "p.mkdir(parents=True)",
+        "Path('x').unlink()",
         "import shutil\nshutil.copy2('a', 'b')",
         "from tempfile import mkdtemp\nmkdtemp()",
         "import tarfile\ntarfile.open('x.tar', 'w:gz')",
@@ -342,6 +347,8 @@ def test_a_write_outside_fs_is_found(tmp_path: Path, source: str) -> None:
         "from dataclasses import replace\nreplace(record, name='x')",
         "import tarfile\ntarfile.open(fileobj=handle, mode='w|')",
         "stream.write('x')",
+        "root.unlink('x')",
+        "root.write_bytes('x', data)",
     ],
 )
 def test_reading_and_text_work_pass_as_no_write(tmp_path: Path, source: str) -> None:

@@ -29,7 +29,7 @@ class AppendHandle:
     def __init__(
         self, fd: int, label: str, lookup: Callable[[], os.stat_result], *, limit: int | None, mend_tail: bool
     ) -> None:
-        """Wrap a descriptor that `open_append_descriptor` gave out.
+        """Wrap a descriptor that `open_to_append` opened.
 
         Args:
             fd: Open for reading and appending; closed with the handle.
@@ -57,27 +57,34 @@ class AppendHandle:
             SizeLimitExceeded: The file is over its limit; nothing was written.
             ValueError: The handle is closed.
         """
-        if self._limit is not None:
-            self._require_within_limit(os.fstat(self._descriptor()).st_size)
-        if self._tail_unknown and self._is_torn():
-            return self._append(b"\n" + data) + 1
-        return self._append(data)
+        self.add(data)
+        # With O_APPEND the position is behind our own bytes, whoever else writes.
+        return os.lseek(self._fd, 0, os.SEEK_CUR) - len(data)
 
-    def _append(self, data: bytes) -> int:
-        fd = self._descriptor()
+    def add(self, data: bytes) -> None:
+        """Write `data` at the end of the file, like `append`, for an owner that knows where that is."""
+        if self._limit is not None:
+            self._require_within_limit(self.size)
+        if self._tail_unknown:
+            self._write(b"\n" + data if self._is_torn() else data)
+            self._tail_unknown = False
+        else:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        # The hot path of every recorded span: one system call and nothing else.
+        fd = self._fd
         try:
             written = os.write(fd, data)
             if written != len(data):
-                self._append_rest(memoryview(data), written)
+                self._write_rest(memoryview(data), written)
         except BaseException as error:
+            self._descriptor()
             self._tail_unknown = self._mend_tail
             name_file(error, self._label)
             raise
-        self._tail_unknown = False
-        # With O_APPEND the position is behind our own bytes, whoever else writes.
-        return os.lseek(fd, 0, os.SEEK_CUR) - len(data)
 
-    def _append_rest(self, data: memoryview, written: int) -> None:
+    def _write_rest(self, data: memoryview, written: int) -> None:
         """Write what a short write left over, or take back what it wrote."""
         fd = self._fd
         begin = os.lseek(fd, 0, os.SEEK_CUR) - written

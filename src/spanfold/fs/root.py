@@ -17,9 +17,10 @@ they are. What is promised against whom: docs/safe-paths.md.
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, Self
+from typing import Final, Self
 
 from spanfold.errors import UnsafeEntryError
 from spanfold.fs._folders import Folder, platform_folder, sync_descriptor
@@ -258,7 +259,7 @@ class SafeRoot:
         with self._at(tuple(above)) as folder:
             return folder.lstat(name)
 
-    def open_read(self, rel: str) -> BinaryIO:
+    def open_read(self, rel: str) -> BufferedReader:
         """Open a regular file for reading.
 
         Raises:

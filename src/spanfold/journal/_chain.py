@@ -68,13 +68,16 @@ class Link(NamedTuple):
         return self.offset + self.length
 
 
+_NOTHING: Final = Link(0, 0, 0, "", "")
+
+
 @dataclass(slots=True)
 class ChainRead:
     """What one file holds."""
 
     path: Path
     findings: list[Finding] = field(default_factory=list[Finding])
-    last: Link = Link(0, 0, 0, "", "")
+    last: Link = _NOTHING
     """Last whole line, with sequence number 0 when there is none."""
     size: int = 0
     """Bytes of the file, a torn tail included."""
@@ -97,13 +100,18 @@ def read_chain(path: Path, *, is_vouched_for: Callable[[Link], bool], visit: Cal
     chain = ChainRead(path)
     judge = _Judge(chain, _first_prev(path), is_vouched_for)
     for line in tail.lines():
-        link = Link(line.offset, line.length, *line_seal(line.data), hashlib.sha256(line.data).hexdigest())
+        link = link_of(line)
         visit(line, link)
         judge.take(link)
         chain.last = link
     judge.finish()
     chain.size = max(tail.size(), chain.last.end)
     return chain
+
+
+def link_of(line: Line) -> Link:
+    """Return a line as the chain sees it."""
+    return Link(line.offset, line.length, *line_seal(line.data), hashlib.sha256(line.data).hexdigest())
 
 
 class _Judge:
@@ -136,7 +144,9 @@ class _Judge:
         if not self._doubted:
             return
         good, newest = self._good, self._newest
-        if self._is_vouched_for(newest):
+        if not good.seq and not newest.seq:
+            self._report("foreign_bytes", 0, newest.end, "lines without a chain")
+        elif self._is_vouched_for(newest):
             self._bridge(newest)
         elif self._is_vouched_for(good):
             code = "edited" if self._doubted == 1 and newest.seq == good.seq + 1 else "foreign_bytes"

@@ -19,7 +19,9 @@ from spanfold.journal._encode import field_name
 from spanfold.journal._values import load
 from spanfold.model import Event, Link, Position, Record, Scope, Span, StatusCode
 
-_KINDS: Final = {f"SPAN_KIND_{n}": i for i, n in enumerate(("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"))}
+_KINDS: Final = {
+    f"SPAN_KIND_{n}": i for i, n in enumerate(("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"))
+}
 _STATUS: Final = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 
 
@@ -141,7 +143,9 @@ def _framed(line: bytes) -> tuple[_Frame, int, Any] | None:
 def _learn_frame(line: bytes, tree: dict[str, Any], record: Record) -> None:
     """Remember the bytes around the only record of a line, if they stand where our writer puts them."""
     signal, scoped, items = (
-        ("resourceSpans", "scopeSpans", "spans") if type(record) is Span else ("resourceLogs", "scopeLogs", "logRecords")
+        ("resourceSpans", "scopeSpans", "spans")
+        if type(record) is Span
+        else ("resourceLogs", "scopeLogs", "logRecords")
     )
     opening = b'"}}]},"%b":[' % items.encode()
     start = line.find(_SEQ)
@@ -339,7 +343,9 @@ def value_of(record: Record, key: str) -> Any:
 def content(record: Record, *, output: bool) -> Any:
     """Return the input or output of a span in the form its caller passed, None when there is none."""
     own, shared, form = (
-        (names.OUTPUT, names.GENAI_OUTPUT, names.OUTPUT_FORM) if output else (names.INPUT, names.GENAI_INPUT, names.INPUT_FORM)
+        (names.OUTPUT, names.GENAI_OUTPUT, names.OUTPUT_FORM)
+        if output
+        else (names.INPUT, names.GENAI_INPUT, names.INPUT_FORM)
     )
     if own in record.attributes:
         return value_of(record, own)

@@ -159,6 +159,8 @@ class Tail:
                 yield Line(begin, length, piece)
                 begin, start, held_bytes = begin + length, end, 0
                 held.clear()
+            if len(block) < self._block_bytes:
+                return  # the end of the file; what stands behind the last newline is torn()
             held_bytes += len(block) - start
             if held_bytes > MAX_LINE_BYTES:
                 held.clear()

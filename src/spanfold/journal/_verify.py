@@ -8,17 +8,16 @@ of `JournalVerdict.anchor` outside this disk reveals (it is on the root span).
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple
 
 import orjson
 
 from spanfold import names
 from spanfold.errors import JournalMissing
-from spanfold.journal._chain import SEALED_MARK, ChainRead, Finding, FindingCode, Head, Link, read_chain
+from spanfold.journal._chain import SEALED_MARK, ChainRead, Finding, FindingCode, Head, Link, link_of, read_chain
 from spanfold.journal._decode import NotOtlp, decode_line, value_of
 from spanfold.journal._reader import Damage, Line, Tail, journal_files
 from spanfold.model import Span
@@ -133,14 +132,16 @@ class _Marks:
         return max((s for s in self.seals if s.heads), key=lambda s: (s.time_ns, s.path), default=None)
 
 
+_HEADS: Final = "spanfold.heads"
 _ROOT_MARK: Final = b'{"key":"%b","value":{"stringValue":"' % names.SEAL_HEAD.encode()
 _MAX_FRAMES: Final = 4
-_TEXT: Final = rb'"(?:[^"\\]|\\.)*"'
-_SEALED_RECORD: Final = re.compile(
-    rb'"}}\]},"logRecords":\[\{"timeUnixNano":"(\d+)","observedTimeUnixNano":"\1","severityNumber":13,"eventName":"%b",'
-    rb'"attributes":\[\{"key":"spanfold\.heads","value":\{"stringValue":(%b)\}\},\{"key":"%b","value":\{"arrayValue":'
-    rb'\{"values":\[\{"stringValue":"spanfold\.heads"\}\]\}\}\}\],"flags":1,"traceId":"","spanId":""\}'
-    % (re.escape(names.EVENT_SEALED.encode()), _TEXT, re.escape(names.JSON_FIELDS.encode()))
+_SEALED_LINE: Final = (
+    b'%%b{"key":"%b","value":{"intValue":"%%d"}},{"key":"%b","value":{"stringValue":"%%b"}}]},"logRecords":[{"timeUnixNano":"%%d",'
+    b'"observedTimeUnixNano":"%%d","severityNumber":13,"eventName":"%b","attributes":[{"key":"%b","value":{"stringValue":%%b}},'
+    b'{"key":"%b","value":{"arrayValue":{"values":[{"stringValue":"%b"}]}}}],"flags":1,"traceId":"","spanId":""}%%b'
+    % tuple(
+        n.encode() for n in (names.LINE_SEQ, names.LINE_PREV, names.EVENT_SEALED, _HEADS, names.JSON_FIELDS, _HEADS)
+    )
 )
 
 
@@ -153,19 +154,200 @@ def _read_seal(path: Path, line: Line, frames: set[tuple[bytes, bytes]]) -> _Sea
     """Read a sealing line and hold it against the only form it may have.
 
     No line follows it, so no hash vouches for its bytes. Everything it holds is
-    therefore something that is known otherwise, or written twice.
+    therefore something that is known otherwise, or is written twice.
     """
-    link = Link(line.offset, line.length, *line_seal(line.data), hashlib.sha256(line.data).hexdigest())
-    match = _SEALED_RECORD.search(line.data)
-    if match is None:
-        return _Seal(path, link, 0, {}, "a record of another form")
+    link = link_of(line)
     try:
-        text = orjson.loads(match[2])
-        heads = {n: Head(int(h["seq"]), str(h["head"]), int(h["size"])) for n, h in orjson.loads(text).items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
+        (record,) = decode_line(line.data)
+        found = value_of(record, _HEADS)
+        heads = {name: Head(int(h["seq"]), str(h["head"]), int(h["size"])) for name, h in found.items()}
+    except (NotOtlp, ValueError, TypeError, KeyError, AttributeError):
         return _Seal(path, link, 0, {}, "heads that cannot be read")
-    tree = {name: head._asdict() for name, head in heads.items()}
-    canonical = orjson.dumps(orjson.dumps(tree, option=orjson.OPT_SORT_KEYS).decode())
-    rebuilt = b'%b{"key":"%b","value":{"intValue":"%d"}},{"key":"%b","value":{"stringValue":"%b%b%b' % ()
-    problem = ""
-    return _Seal(path, link, int(match[1]), heads, problem)
+    text = orjson.dumps({name: head._asdict() for name, head in heads.items()}, option=orjson.OPT_SORT_KEYS).decode()
+    for before, behind in frames or {_frame(line.data)}:
+        time = record.time_ns
+        form = _SEALED_LINE % (before, link.seq, link.prev.encode(), time, time, orjson.dumps(text), behind)
+        if line.data == form:
+            return _Seal(path, link, time, heads, "")
+    return _Seal(path, link, record.time_ns, heads, "a sealing record of another form")
+
+
+def _read_root(path: Path, line: Line) -> list[_Root]:
+    try:
+        records = list(decode_line(line.data))
+        return [
+            _Root(path, link_of(line), str(r.attributes[names.SEAL_HEAD]), int(r.attributes[names.SEAL_SEQ]))
+            for r in records
+            if type(r) is Span and names.SEAL_HEAD in r.attributes
+        ]
+    except (NotOtlp, ValueError, TypeError, KeyError):
+        return []  # not what the recorder writes; the chain names the line
+
+
+class _Judgement:
+    """Holds the files of a journal against its chain, its newest seal and its root span."""
+
+    def __init__(self, run_dir: Path, files: list[Path], marks: _Marks) -> None:
+        self.folder = files[0].parent
+        self.marks = marks
+        self.seal = marks.newest_seal
+        self.sealed_heads: Mapping[str, Head] = self.seal.heads if self.seal else {}
+        self.findings: list[Finding] = []
+        self.torn: list[Damage] = []
+        self.chains: dict[str, ChainRead] = {}
+        self.at_seal: dict[str, Link] = {}
+        """File name -> the line that its sealed head names, as it is on disk."""
+        for path in files:
+            self.read(path)
+
+    def read(self, path: Path) -> None:
+        head = self.sealed_heads.get(path.name)
+        sound = {seal.line for seal in self.marks.seals if seal.path == path and seal.is_sound}
+
+        def visit(_: Line, link: Link) -> None:
+            if head and link.seq == head.seq:
+                self.at_seal[path.name] = link
+
+        chain = read_chain(
+            path, visit=visit, is_vouched_for=lambda link: link in sound or (link.seq, link.sha256, link.end) == head
+        )
+        self.chains[path.name] = chain
+        self.findings += chain.findings
+
+    def verdict(self) -> JournalVerdict:
+        for seal in self.marks.seals:
+            if not seal.is_sound:
+                found = seal.problem or "heads that contradict its own place in the chain"
+                self.report(
+                    "edited", seal.path, seal.line.offset, seal.line.end, f"expected a sealing line, found {found}"
+                )
+        anchor = self.check_anchor()
+        for name, head in self.sealed_heads.items():
+            # A seal that contradicts its own place says nothing reliable about its own file.
+            if self.seal is None or self.seal.is_sound or name != self.seal.path.name:
+                self.check_head(name, head)
+        for name, chain in self.chains.items():
+            self.check_end(name, chain)
+        self.check_adopted()
+        return JournalVerdict(
+            files={name: chain.head for name, chain in self.chains.items()},
+            sealed=bool(self.marks.seals),
+            findings=tuple(sorted(self.findings, key=lambda f: (f.path, f.offset, f.length))),
+            torn=tuple(self.torn),
+            anchor=anchor,
+        )
+
+    def report(self, code: FindingCode, path: Path, begin: int, end: int, detail: str) -> None:
+        """Add a finding, unless one that covers its range is there: one change is one finding."""
+        if not any(f.path == path and f.offset <= begin and f.offset + f.length >= end for f in self.findings):
+            self.findings.append(Finding(code, path, begin, end - begin, detail))
+
+    # -- seal against files
+
+    def check_head(self, name: str, head: Head) -> None:
+        """Compare what the seal says of a file with the file."""
+        chain, line = self.chains.get(name), self.at_seal.get(name)
+        if chain is None:
+            # The name comes from the file's content, so it is only shown, never opened.
+            path = self.folder / name if "/" not in name else self.folder
+            self.report("missing_file", path, 0, head.size, f"expected a file of {head.seq} sealed lines, found none")
+        elif line is None and chain.last.seq < head.seq:
+            detail = f"expected {head.seq} sealed lines, found {chain.last.seq}"
+            if chain.last.end >= head.size:  # the bytes are there, but no longer that many lines
+                self.report("edited", chain.path, chain.last.offset, chain.last.end, detail)
+            else:
+                self.report("truncated", chain.path, chain.last.end, max(chain.size, head.size), detail)
+        elif line is None or line.sha256 != head.head:
+            begin, end = (line.offset, line.end) if line else (0, chain.last.end)
+            detail = f"expected line {head.seq} as it was sealed, found other bytes"
+            if not any(f.path == chain.path for f in chain.findings):
+                self.report("edited", chain.path, begin, end, detail)
+        elif line.end != head.size and not chain.findings:
+            self.blame_seal(f"expected the size of {name}, found another number")
+
+    def blame_seal(self, detail: str) -> None:
+        if self.seal:
+            self.report("edited", self.seal.path, self.seal.line.offset, self.seal.line.end, detail)
+
+    def check_end(self, name: str, chain: ChainRead) -> None:
+        """Look for bytes behind what is sealed, and for a torn tail."""
+        head = self.sealed_heads.get(name)
+        if not self.marks.seals:
+            if chain.size > chain.last.end:
+                found = f"{chain.size - chain.last.end} bytes without an end of line"
+                self.torn.append(Damage(chain.path, chain.last.end, chain.size - chain.last.end, "torn", found))
+            self.check_unsealed_end(chain)
+            return
+        if self.seal is None:
+            return  # its line is a finding already, and there is nothing to compare with
+        if head is not None and name not in self.at_seal:
+            return
+        end = self.at_seal[name].end if head else 0
+        if self.seal.path == chain.path:
+            end = self.seal.line.end
+        if chain.size > end:
+            detail = f"expected the end of the file where it was sealed, found {chain.size - end} bytes more"
+            self.report("foreign_bytes", chain.path, end, chain.size, detail)
+
+    def check_unsealed_end(self, chain: ChainRead) -> None:
+        for root in self.marks.roots:
+            if root.path == chain.path:
+                detail = "expected the seal behind the run's own span, found none: removed, or the process died between the two"
+                self.report("truncated", chain.path, root.line.end, max(chain.size, root.line.end), detail)
+
+    def check_adopted(self) -> None:
+        """Name what an earlier seal did not cover and a later one does."""
+        for seal in self.marks.seals:
+            if self.seal is None or seal is self.seal or seal.problem:
+                continue
+            for name, head in self.sealed_heads.items():
+                begin = seal.heads[name].size if name in seal.heads else 0
+                if name == seal.path.name:
+                    begin = seal.line.end
+                if name != self.seal.path.name and head.size > begin:
+                    detail = "bytes written after an earlier seal and sealed by a later one"
+                    self.report("adopted", self.folder / name, begin, head.size, detail)
+
+    # -- seal against root span
+
+    def check_anchor(self) -> str:
+        """Hold the head on the root span against the seal; it also tells whether seal or file was changed.
+
+        Returns:
+            The head as it must be for the files as they are.
+        """
+        root = max(self.marks.roots, key=lambda r: (r.path, r.line.offset), default=None)
+        if root is None:
+            return ""
+        seal = next((s for s in self.marks.seals if s.path == root.path and s.line.seq > root.line.seq), None)
+        later = {s.path.name for s in self.marks.seals} | {root.path.name}
+        on_disk = {n: (c.last.seq, c.last.sha256) for n, c in self.chains.items() if n not in later and c.last.seq}
+        expected = self.root_head(root, on_disk)
+        if seal is None or not seal.heads:
+            return expected
+        if self.root_head(root, {n: h[:2] for n, h in seal.heads.items() if n != root.path.name}) == root.head:
+            return expected
+        if expected == root.head:
+            detail = "expected the heads that the run's own span was ended with, found others"
+            self.report("edited", seal.path, seal.line.offset, seal.line.end, detail)
+            if seal is self.seal:
+                self.seal, self.sealed_heads = None, {}
+        elif not self.findings:
+            detail = "expected on the run's own span the head of the files that were sealed, found another"
+            self.report("seal_broken", root.path, root.line.offset, root.line.end, detail)
+        return expected
+
+    def root_head(self, root: _Root, others: Mapping[str, tuple[int, str]]) -> str:
+        """Return what the root span must carry when the other files ended as given."""
+        own_seq = root.seq - sum(seq for seq, _ in others.values())
+        own = root.line.prev if own_seq == root.line.seq - 1 else _head_at(root.path, own_seq)
+        return combined_head({**others, root.path.name: (own_seq, own)})
+
+
+def _head_at(path: Path, seq: int) -> str:
+    """Return the hash of line `seq`: other threads wrote lines between the root span's head and the span itself."""
+    for line in Tail(path).lines():
+        link = link_of(line)
+        if link.seq >= seq:
+            return link.sha256 if link.seq == seq else ""
+    return ""

@@ -6,6 +6,7 @@ those of a package that marks them deprecated. Readers accept the older
 spellings in `GENAI_OLDER`; writers emit one form only.
 """
 
+import functools
 import re
 from typing import Final, Literal
 
@@ -223,6 +224,7 @@ ENV_TRACEPARENT: Final = "TRACEPARENT"
 ENV_TRACESTATE: Final = "TRACESTATE"
 
 
+@functools.lru_cache(maxsize=4096)
 def timing_token(kind: str, name: str) -> str:
     """Return the `stage` of a timing row for a span: a token of EP 3.1, `[a-z][a-z0-9_]{0,63}`.
 

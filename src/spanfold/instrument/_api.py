@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
@@ -20,23 +21,24 @@ from spanfold.instrument._foreign import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._noop import NOOP, NoopSpan
 from spanfold.instrument._run import Run
-from spanfold.instrument._span import AgentSpan, ModelCallSpan, RecordedSpan, ToolSpan
+from spanfold.instrument._span import (
+    SPAN_KEY,
+    AgentSpan,
+    Anchor,
+    ModelCallSpan,
+    RecordedSpan,
+    ToolSpan,
+    agent_attributes,
+    model_attributes,
+    tool_attributes,
+)
 from spanfold.instrument._state import state
-from spanfold.journal import AttributeValue, JsonText, store
+from spanfold.journal import AttributeValue, Fragment, JsonText, field_key, store
 from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
 
 
-class Parent(NamedTuple):
-    """Where a new span goes."""
-
-    recording: Any
-    """The open run."""
-    span: RecordedSpan | None
-    """The nearest recorded span of this process around it."""
-    span_id: bytes
-    """Id of the real parent: that span, or a foreign one between."""
-    stage: str | None
-    cycle: Any
+Near = RecordedSpan | Anchor
+"""The span around a new one: ours, or the stand-in for one of another process."""
 
 
 def configure(
@@ -124,37 +126,38 @@ class NoopRun(NoopSpan):
 
 def current_run() -> "Run | None":
     """Return the run that records what happens here, None outside of one."""
-    parent = current_parent()
-    return parent.recording if parent is not None and isinstance(parent.recording, Run) else None
+    near, _ = current_parent()
+    return near.run if near is not None and isinstance(near.run, Run) else None
 
 
-def current_parent(context: Context | None = None) -> Parent | None:
-    """Return where a span started here belongs, None when nothing is recorded here.
+def current_parent(context: Context | None = None) -> tuple[Near | None, bytes]:
+    """Return the recorded span around what starts here, None when nothing is recorded here.
 
-    The current OpenTelemetry span decides. Without one (a thread that was
-    given no context) the only open run of the process takes it in; when
-    several are open it cannot be known, and the record is counted as lost.
+    The second value is the id of the real parent when a foreign span stands
+    between, else empty. The current OpenTelemetry span decides. Without one (a
+    thread that was given no context) the only open run of the process takes it
+    in; when several are open it cannot be known, and the record is counted as
+    lost.
     """
-    if not state.runs and state.joined is None and not _joinable():
-        return None
-    span = trace.get_current_span(context)
-    if isinstance(span, RecordedSpan):
-        return Parent(span.run, span, span._id, span.stage, span.cycle)  # pyright: ignore[reportPrivateUsage]  # same room
-    found = span.get_span_context()
-    if found.is_valid:
+    current = (otel_context.get_current() if context is None else context).get(SPAN_KEY)
+    if isinstance(current, RecordedSpan):
+        return current, b""
+    return _outer_parent(current)
+
+
+def _outer_parent(current: object) -> tuple[Near | None, bytes]:
+    if not state.runs and not _joinable():
+        return None, b""
+    if isinstance(current, trace.Span) and (found := current.get_span_context()).is_valid:
         owner = state.runs.get(f"{found.trace_id:032x}".encode())
         if owner is not None:
-            anchor = bridge.processor.anchor(found.span_id) or owner.span
-            return Parent(owner, anchor, f"{found.span_id:016x}".encode(), anchor.stage, anchor.cycle)
-    sole = state.sole
-    if sole is not None:
-        root = sole.span
-        return Parent(sole, root, root._id, None, None)
+            return bridge.processor.anchor(found.span_id) or owner.span, f"{found.span_id:016x}".encode()
+    if state.sole is not None:
+        return state.sole.span, b""
     if state.runs:
         lost("records made in a thread without context while several runs are open; use traced_executor or pass the context")
-        return None
-    joined = state.joined
-    return Parent(joined, None, joined.parent_id, joined.stage, joined.cycle) if joined is not None else None
+        return None, b""
+    return state.joined.anchor, b""
 
 
 _join_tried: list[bool] = []
@@ -180,40 +183,8 @@ def _joinable() -> bool:
 _Span = TypeVar("_Span", bound=RecordedSpan)
 
 
-def start_span(
-    kind: str,
-    name: str,
-    *,
-    parent: Parent,
-    span_type: type[_Span] = RecordedSpan,  # type: ignore[assignment]  # the default of a bound TypeVar
-    attributes: dict[str, AttributeValue] | None = None,
-    stage: str | None = None,
-    cycle: Any = None,
-    otel_kind: int = 1,
-    start_ns: int | None = None,
-    scoped: bool = True,
-) -> _Span:
-    """Start a span of ours under `parent`, journal its start if its kind wants that, and show it to the host."""
-    near = parent.span
-    span = span_type(
-        parent.recording,
-        name if type(name) is str else str(name),
-        kind,
-        parent=near,
-        parent_id=parent.span_id,
-        stage=stage if stage is not None else parent.stage,
-        cycle=cycle if cycle is not None else parent.cycle,
-        attributes=attributes,
-        otel_kind=otel_kind,
-        start_ns=start_ns,
-        scoped=scoped,
-    )
-    if near is not None and parent.span_id != near._id:  # pyright: ignore[reportPrivateUsage]  # same room
-        span._parent_id = parent.span_id  # pyright: ignore[reportPrivateUsage]  # same room
-    return span
-
-
 def _begin(span: _Span, fields: Mapping[str, Any]) -> _Span:
+    """Set the first fields of a new span, journal its start if its kind wants that, show it to the host."""
     if fields:
         span.set(**fields)
     if span.kind in names.OPEN_KINDS:
@@ -221,6 +192,39 @@ def _begin(span: _Span, fields: Mapping[str, Any]) -> _Span:
     if bridge.provider is not None:
         bridge.mirror_start(span)
     return span
+
+
+def start_span(
+    name: str, context: Context | None, *, otel_kind: int, start_ns: int | None
+) -> RecordedSpan | NoopSpan:
+    """Start a span of kind `span` for a tracer: not current by `with`, as OpenTelemetry wants it."""
+    near, parent_id = current_parent(context)
+    if near is None:
+        return NOOP
+    span = RecordedSpan(
+        near.run,
+        str(name),
+        "span",
+        near,
+        parent_id=parent_id,
+        stage=near.stage,
+        cycle=near.cycle,
+        otel_kind=otel_kind,
+        start_ns=start_ns,
+        scoped=False,
+    )
+    return _begin(span, {})
+
+
+_statics: dict[tuple[Any, ...], tuple[str, Fragment]] = {}
+"""Name and encoded attributes of the model calls, agents and tools this program makes."""
+
+
+def _static(run: Any, key: tuple[Any, ...], name: str, attributes: Mapping[str, AttributeValue]) -> tuple[str, Fragment]:
+    if len(_statics) >= 4096:
+        _statics.clear()
+    found = _statics[key] = (name, run.journal.encoder.fragment(attributes))
+    return found
 
 
 def is_idle() -> bool:
@@ -231,30 +235,37 @@ def is_idle() -> bool:
 _SPAN_TYPES: dict[str, type[RecordedSpan]] = {"model_call": ModelCallSpan, "agent": AgentSpan, "tool": ToolSpan}
 
 
-def begin_span(
-    kind: str, name: str, *, parent: Parent, stage: str | None, cycle: int | None, function: str
-) -> RecordedSpan:
+def begin_span(kind: str, name: str, near: Near, parent_id: bytes, *, stage: str | None, cycle: int | None, function: str) -> RecordedSpan:
     """Start the span of a decorated function; not current yet."""
-    attributes: dict[str, AttributeValue] = {names.FUNCTION: function}
-    if kind == "agent":
-        attributes[names.GENAI_OPERATION], attributes[names.GENAI_AGENT] = "invoke_agent", name
-        name = f"invoke_agent {name}"
-    elif kind == "tool":
-        attributes[names.GENAI_OPERATION], attributes[names.GENAI_TOOL] = "execute_tool", name
-        name = f"execute_tool {name}"
-    elif kind == "model_call":
-        attributes[names.GENAI_OPERATION], attributes[names.GENAI_MODEL] = "chat", name
-        name = f"chat {name}"
-    span = start_span(
+    key = (kind, name, function)
+    known = _statics.get(key)
+    if known is None:
+        attributes: dict[str, AttributeValue] = {names.FUNCTION: function}
+        label = name
+        if kind == "agent":
+            attributes[names.GENAI_OPERATION], attributes[names.GENAI_AGENT] = "invoke_agent", name
+            label = f"invoke_agent {name}"
+        elif kind == "tool":
+            attributes[names.GENAI_OPERATION], attributes[names.GENAI_TOOL] = "execute_tool", name
+            label = f"execute_tool {name}"
+        elif kind == "model_call":
+            attributes.update(model_attributes("chat", name, None))
+            label = f"chat {name}"
+        known = _static(near.run, key, label, attributes)
+    span = _SPAN_TYPES.get(kind, RecordedSpan)(
+        near.run,
+        known[0],
         kind,
-        name,
-        parent=parent,
-        span_type=_SPAN_TYPES.get(kind, RecordedSpan),
-        attributes=attributes,
-        stage=stage,
-        cycle=cycle,
+        near,
+        parent_id=parent_id,
+        stage=stage if stage is not None else near.stage,
+        cycle=cycle if cycle is not None else near.cycle,
+        before=known[1],
     )
-    return _begin(span, {})
+    return _begin(span, _NO_FIELDS)
+
+
+_NO_FIELDS: Mapping[str, Any] = {}
 
 
 def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan | NoopSpan:
@@ -267,11 +278,23 @@ def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan
         fields: Fields of the stage's record; more with `s.set(...)`.
     """
     try:
-        parent = current_parent()
-        if parent is None:
+        near, parent_id = current_parent()
+        if near is None:
             return NOOP
         bridge.join()
-        return _begin(start_span("stage", name, parent=parent, stage=str(name), cycle=cycle), fields)
+        name = name if type(name) is str else str(name)
+        if cycle is not None and type(cycle) is not int:
+            cycle, fields = None, {"cycle_given": cycle, **fields}
+        span = RecordedSpan(
+            near.run,
+            name,
+            "stage",
+            near,
+            parent_id=parent_id,
+            stage=name,
+            cycle=cycle if cycle is not None else near.cycle,
+        )
+        return _begin(span, fields)
     except Exception as error:  # noqa: BLE001 - the guard of every recording function
         lost("stages", error)
         return NOOP
@@ -290,20 +313,25 @@ def model_call(
         fields: Further fields of the record.
     """
     try:
-        parent = current_parent()
-        if parent is None:
+        near, parent_id = current_parent()
+        if near is None:
             return NOOP
-        attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: operation, names.GENAI_MODEL: model}
-        if provider is not None:
-            attributes[names.GENAI_PROVIDER] = provider
-        span = start_span(
+        key = ("model_call", operation, model, provider)
+        if not (type(model) is str and type(operation) is str and (provider is None or type(provider) is str)):
+            key = ("model_call", *(v if v is None else str(store(v)[0]) for v in (operation, model, provider)))
+        known = _statics.get(key) or _static(near.run, key, f"{key[1]} {key[2]}", model_attributes(*key[1:]))
+        span = ModelCallSpan(
+            near.run,
+            known[0],
             "model_call",
-            f"{operation} {model}",
-            parent=parent,
-            span_type=ModelCallSpan,
-            attributes=_safe(attributes),
+            near,
+            parent_id=parent_id,
+            stage=near.stage,
+            cycle=near.cycle,
+            before=known[1],
             otel_kind=3,
         )
+        span.identity = key[1:]
         if input is not None:
             span.input(input)
         return _begin(span, fields)
@@ -325,22 +353,23 @@ def agent(
         fields: Further fields of the record.
     """
     try:
-        parent = current_parent()
-        if parent is None:
+        near, parent_id = current_parent()
+        if near is None:
             return NOOP
-        attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: "invoke_agent", names.GENAI_AGENT: name}
-        if model is not None:
-            attributes[names.GENAI_MODEL] = model
-        if provider is not None:
-            attributes[names.GENAI_PROVIDER] = provider
-        span = start_span(
+        key = ("agent", *(v if v is None or type(v) is str else str(store(v)[0]) for v in (name, model, provider)))
+        known = _statics.get(key) or _static(near.run, key, f"invoke_agent {key[1]}", agent_attributes(*key[1:]))
+        span = AgentSpan(
+            near.run,
+            known[0],
             "agent",
-            f"invoke_agent {name}",
-            parent=parent,
-            span_type=AgentSpan,
-            attributes=_safe(attributes),
+            near,
+            parent_id=parent_id,
+            stage=near.stage,
+            cycle=near.cycle,
+            before=known[1],
             otel_kind=1 if provider is None else 3,
         )
+        span.identity = key[1:]
         if input is not None:
             span.input(input)
         return _begin(span, fields)
@@ -359,13 +388,17 @@ def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fiel
         fields: Further fields of the record.
     """
     try:
-        parent = current_parent()
-        if parent is None:
+        near, parent_id = current_parent()
+        if near is None:
             return NOOP
-        attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: "execute_tool", names.GENAI_TOOL: name}
+        key = ("tool", name if type(name) is str else str(store(name)[0]))
+        known = _statics.get(key) or _static(near.run, key, f"execute_tool {key[1]}", tool_attributes(*key[1:]))
+        span = ToolSpan(
+            near.run, known[0], "tool", near, parent_id=parent_id, stage=near.stage, cycle=near.cycle, before=known[1]
+        )
+        span.identity = key[1:]
         if call_id is not None:
-            attributes[names.GENAI_TOOL_CALL_ID] = call_id
-        span = start_span("tool", f"execute_tool {name}", parent=parent, span_type=ToolSpan, attributes=_safe(attributes))
+            span.set_attribute(names.GENAI_TOOL_CALL_ID, call_id)
         if arguments is not None:
             span.arguments(arguments)
         return _begin(span, fields)
@@ -383,12 +416,14 @@ def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan
         fields: Facts about the work.
     """
     try:
-        parent = current_parent()
-        if parent is None:
+        near, parent_id = current_parent()
+        if near is None:
             return NOOP
         if phase is not None:
             fields = {"phase": phase, **fields}
-        return _begin(start_span("timing", name, parent=parent), fields)
+        name = name if type(name) is str else str(name)
+        span = RecordedSpan(near.run, name, "timing", near, parent_id=parent_id, stage=near.stage, cycle=near.cycle)
+        return _begin(span, fields)
     except Exception as error:  # noqa: BLE001 - the guard of every recording function
         lost("timings", error)
         return NOOP
@@ -404,8 +439,8 @@ def score(name: str, value: float | bool | str, *, comment: str | None = None, *
         fields: Further facts.
     """
     with losing_only("scores"):
-        parent = current_parent()
-        if parent is None:
+        near, parent_id = current_parent()
+        if near is None:
             return
         attributes: dict[str, AttributeValue] = {names.SCORE_NAME: str(name)}
         stored, note = store(value)
@@ -418,35 +453,35 @@ def score(name: str, value: float | bool | str, *, comment: str | None = None, *
             attributes[names.SCORE_VALUE] = stored
         if comment is not None:
             attributes[names.SCORE_COMMENT] = comment
-        _write_event(parent, names.EVENT_SCORE, attributes, fields)
+        _write_event(near, parent_id, names.EVENT_SCORE, attributes, fields)
 
 
 def event(name: str, **fields: Any) -> None:
     """Record a moment of the current span, on disk when this returns."""
     with losing_only("events"):
-        parent = current_parent()
-        if parent is not None:
-            _write_event(parent, str(name), {}, fields)
+        near, parent_id = current_parent()
+        if near is not None:
+            _write_event(near, parent_id, str(name), {}, fields)
 
 
-def _write_event(parent: Parent, name: str, attributes: dict[str, AttributeValue], fields: Mapping[str, Any]) -> None:
-    from spanfold.journal import field_key
-
+def _write_event(
+    near: Near, parent_id: bytes, name: str, attributes: dict[str, AttributeValue], fields: Mapping[str, Any]
+) -> None:
     placed: dict[str, AttributeValue] = {}
-    if parent.stage is not None:
-        placed[names.STAGE] = parent.stage
-    if parent.cycle is not None:
-        placed[names.CYCLE] = parent.cycle
+    if near.stage is not None:
+        placed[names.STAGE] = near.stage
+    if near.cycle is not None:
+        placed[names.CYCLE] = near.cycle
     notes: dict[str, str] = {}
     for field, value in fields.items():
         key = field_key(field)
         attributes[key], note = store(value)
         if note:
             notes[key] = note
-    recording = parent.recording
+    recording = near.run
     body, sensitive = recording.journal.encoder.event(
         trace_id=recording.trace_hex,
-        span_id=parent.span_id,
+        span_id=parent_id or near._id,  # pyright: ignore[reportPrivateUsage]  # same room
         name=name,
         time_ns=time.time_ns(),
         attributes={**placed, **attributes},
@@ -471,26 +506,25 @@ def artifact(name: str, value: Any) -> Path | None:
         The file, None when nothing was stored.
     """
     with losing_only("artifacts"):
-        parent = current_parent()
-        if parent is None:
+        near, parent_id = current_parent()
+        if near is None:
             return None
-        return _store_artifact(parent, str(name), value)
+        return _store_artifact(near, parent_id, str(name), value)
     return None
 
 
-def _store_artifact(parent: Parent, name: str, value: Any) -> Path | None:
+def _store_artifact(near: Near, parent_id: bytes, name: str, value: Any) -> Path | None:
     from spanfold.artifacts import store as store_file
 
     assert state.gate is not None
-    recording = parent.recording
-    folder = f"{artifact_folder(parent.stage)}artifacts"
-    stem = name if type(parent.cycle) is not int else f"c{parent.cycle}_{name}"
+    recording = near.run
+    folder = f"{artifact_folder(near.stage)}artifacts"
+    stem = name if near.cycle is None else f"c{near.cycle}_{name}"
     stored = store_file(SafeRoot(recording.dir, create=True), folder, stem, value, scrub=state.gate.scrub_text)
     facts = {"name": name, **stored.to_dict()}
-    span = parent.span
-    if span is not None and not span.ended:
-        span.add_artifact(facts)
-    _write_event(parent, names.EVENT_ARTIFACT, {}, facts)
+    if isinstance(near, RecordedSpan) and not near.ended:
+        near.add_artifact(facts)
+    _write_event(near, parent_id, names.EVENT_ARTIFACT, {}, facts)
     return recording.dir / stored.path if stored.path else None
 
 
@@ -502,11 +536,6 @@ def artifact_folder(stage_name: str | None) -> str:
         return ""
     routed = route(stage_name)
     return f"{routed}/" if routed else f"stages/{safe_name(stage_name)}/"
-
-
-def _safe(attributes: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
-    """Make sure that names given by a caller are text: `model=None` or a model object must not break the encoder."""
-    return {k: v if type(v) is str else store(v)[0] for k, v in attributes.items()}
 
 
 class FlushResult(NamedTuple):
@@ -563,7 +592,7 @@ def _flush(timeout_s: float, *, last: bool) -> FlushResult:
         with losing_only("a flush"):
             recording.journal.sync()
             stats = recording.stats
-            written, held, dropped = written + stats.records, held + stats.held, dropped + stats.lost
+            written, held, dropped = written + recording.journal.written, held + stats.held, dropped + stats.lost
             if recording.hooks is not None:
                 recording.hooks.flush(max(0.0, deadline - time.monotonic()))
     delivery: Mapping[str, Any] = {}

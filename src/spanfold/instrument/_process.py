@@ -62,19 +62,20 @@ def carrier() -> dict[str, str]:
     """Return only the variables that carry the current context; empty outside a run."""
     from spanfold.instrument._api import current_parent
 
-    parent = current_parent()
-    if parent is None:
+    near, parent_id = current_parent()
+    if near is None:
         return {}
-    span_id = parent.span_id.decode()
+    run: Any = near.run
+    span_id = (parent_id or near._id).decode()  # pyright: ignore[reportPrivateUsage]  # same room
     found = {
-        names.ENV_TRACEPARENT: f"00-{parent.recording.trace_id}-{span_id}-01",
-        names.ENV_RUN_DIR: str(parent.recording.dir),
-        names.ENV_RUN_NAME: parent.recording.name,
+        names.ENV_TRACEPARENT: f"00-{run.trace_id}-{span_id}-01",
+        names.ENV_RUN_DIR: str(run.dir),
+        names.ENV_RUN_NAME: run.name,
     }
-    if parent.stage is not None:
-        found[names.ENV_STAGE] = parent.stage
-    if type(parent.cycle) is int:
-        found[names.ENV_CYCLE] = str(parent.cycle)
+    if near.stage is not None:
+        found[names.ENV_STAGE] = near.stage
+    if near.cycle is not None:
+        found[names.ENV_CYCLE] = str(near.cycle)
     return found
 
 
@@ -92,15 +93,14 @@ def join(environ: Mapping[str, str] | None = None) -> Any:
     if not path.is_absolute() or not (path / JOURNAL_FOLDER).is_dir() or (path / JOURNAL_FOLDER).is_symlink():
         lost(f"the run of the parent process: {names.ENV_RUN_DIR} does not name a run directory")
         return None
-    cycle = env.get(names.ENV_CYCLE, "")
-    return JoinedRun(
-        path,
-        env.get(names.ENV_RUN_NAME, ""),
-        parent.trace_hex,
-        parent.span_id,
-        env.get(names.ENV_STAGE) or None,
-        int(cycle) if cycle.lstrip("-").isdigit() else None,
-    )
+    joined = JoinedRun(path, env.get(names.ENV_RUN_NAME, ""), parent.trace_hex)
+    joined.stand_in(parent.span_id, env.get(names.ENV_STAGE) or None, _cycle(env))
+    return joined
+
+
+def _cycle(env: Mapping[str, str]) -> int | None:
+    text = env.get(names.ENV_CYCLE, "")
+    return int(text) if text.lstrip("-").isdigit() and len(text) < 19 else None
 
 
 def traced_executor(executor: Executor) -> Executor:
@@ -158,6 +158,5 @@ def _call_in_child(env: Mapping[str, str], fn: Callable[..., R], args: Any, kwar
         elif env and known is not None:
             parent = env_parent(env)
             if parent is not None:
-                known.parent_id = parent.span_id
-                known.stage = env.get(names.ENV_STAGE) or None
+                known.stand_in(parent.span_id, env.get(names.ENV_STAGE) or None, _cycle(env))
     return fn(*args, **kwargs)

@@ -14,8 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Tracer, TracerProvider
 from opentelemetry.util.types import Attributes
 
-from spanfold.instrument._api import current_parent, start_span
-from spanfold.instrument._noop import NOOP
+from spanfold.instrument._api import start_span
 
 
 class SpanfoldTracerProvider(TracerProvider):
@@ -47,12 +46,7 @@ class SpanfoldTracer(Tracer):
         set_status_on_exception: bool = True,
     ) -> trace.Span:
         """Start a span; a no-op outside a run. Not current until `use_span` makes it so."""
-        parent = current_parent(context)
-        if parent is None:
-            return NOOP
-        span: Any = start_span(
-            "span", name, parent=parent, otel_kind=kind.value + 1, start_ns=start_time, scoped=False
-        )
+        span: Any = start_span(name, context, otel_kind=kind.value + 1, start_ns=start_time)
         span.set_attributes(dict(attributes or {}))
         for link in links or ():
             span.add_link(link.context, link.attributes)

@@ -24,7 +24,7 @@ from spanfold.instrument import _ids, _signals
 from spanfold.instrument._foreign import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._host import host_facts
-from spanfold.instrument._span import RecordedSpan, fork_generation
+from spanfold.instrument._span import Anchor, RecordedSpan, fork_generation
 from spanfold.instrument._state import RunHooks, process_resource, state, version
 from spanfold.journal import AttributeValue, Journal, Stats, file_heads
 
@@ -71,9 +71,10 @@ class Recording:
         if self.hooks is not None:
             self.hooks.recorded(kind)
 
-    def mirror_start(self, span: RecordedSpan) -> None:
-        """Show a started span to the host's provider."""
-        bridge.mirror_start(span)
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether the host has a provider that is shown our spans."""
+        return bridge.provider is not None
 
     def mirror_end(self, span: RecordedSpan, end_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
         """Show an ended span to the host's provider."""
@@ -85,10 +86,10 @@ class Recording:
             if span is keep or span.ended:
                 continue
             with losing_only("open spans at the end"):
-                span._attributes.setdefault(names.OUTCOME, outcome)  # pyright: ignore[reportPrivateUsage]  # same room
+                span.set_attribute(names.OUTCOME, outcome)
                 if outcome == "terminated":
                     span.set_status(trace.StatusCode.ERROR, outcome)
-                    span._attributes[names.ERROR_TYPE] = outcome  # pyright: ignore[reportPrivateUsage]  # same room
+                    span.set_attribute(names.ERROR_TYPE, outcome)
                 span.end()
 
 
@@ -165,10 +166,10 @@ class Run(Recording):
     def end_root(self, outcome: str) -> None:
         """End a run nobody closed, with an outcome."""
         if not self.closed and self.span._generation == fork_generation():  # pyright: ignore[reportPrivateUsage]  # same room
-            self.span._attributes.setdefault(names.OUTCOME, outcome)  # pyright: ignore[reportPrivateUsage]  # same room
+            self.span.set_attribute(names.OUTCOME, outcome)
             if outcome == "terminated":
                 self.span.set_status(trace.StatusCode.ERROR, outcome)
-                self.span._attributes[names.ERROR_TYPE] = outcome  # pyright: ignore[reportPrivateUsage]  # same room
+                self.span.set_attribute(names.ERROR_TYPE, outcome)
         self.close()
 
     def view(self) -> Path:
@@ -187,8 +188,8 @@ class Run(Recording):
         with losing_only("the end of a run"):
             self.end_open_spans("left_open", keep=self.span)
             head, seq = self._combined_head()
-            self.span._attributes[names.SEAL_HEAD] = head  # pyright: ignore[reportPrivateUsage]  # same room
-            self.span._attributes[names.SEAL_SEQ] = seq  # pyright: ignore[reportPrivateUsage]  # same room
+            self.span.set_attribute(names.SEAL_HEAD, head)
+            self.span.set_attribute(names.SEAL_SEQ, seq)
         self.span.end()
         state.remove(self)
         with losing_only("the seal"):
@@ -224,14 +225,16 @@ class Run(Recording):
 class JoinedRun(Recording):
     """A run of a parent process, joined by this one through its environment."""
 
-    def __init__(
-        self, folder: Path, name: str, trace_hex: bytes, parent_id: bytes, stage: str | None, cycle: Any
-    ) -> None:
+    anchor: Anchor
+    """The span of the parent process under which this one works."""
+
+    def __init__(self, folder: Path, name: str, trace_hex: bytes) -> None:
         super().__init__(folder, trace_hex)
         self.name = name
-        self.parent_id = parent_id
-        self.stage = stage
-        self.cycle = cycle
+
+    def stand_in(self, span_id: bytes, stage: str | None, cycle: int | None) -> None:
+        """Work under this span of the parent process from now on."""
+        self.anchor = Anchor(self, span_id, stage, cycle)
 
 
 def _default_folder(name: str) -> Path:

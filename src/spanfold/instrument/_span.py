@@ -11,8 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Protocol, Self, cast
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -23,10 +23,13 @@ from spanfold import names
 from spanfold.instrument import _ids
 from spanfold.instrument._exceptions import ending, exception_event, message
 from spanfold.instrument._guard import losing_only, lost
-from spanfold.journal import AttributeValue, Journal, JsonText, encode_messages, field_key, store, to_json, to_tree
+from spanfold.journal import EMPTY, AttributeValue, Encoder, Fragment, Journal, JsonText, encode_messages, field_key, store, to_json, to_tree
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _MAX_PERIODS: Final = 512
+_INT64: Final = 1 << 63
+SPAN_KEY: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+"""Where the OpenTelemetry context keeps the current span, learned from the API itself."""
 _perf = time.perf_counter_ns
 
 
@@ -49,6 +52,31 @@ if hasattr(os, "register_at_fork"):
 def fork_generation() -> int:
     """Return how often this process is a fork of one that had imported this module."""
     return _fork.generation
+
+
+_T = TypeVar("_T")
+_starts: dict[tuple[Any, ...], tuple[bytes, bool]] = {}
+_ends: dict[tuple[Any, ...], bytes] = {}
+"""Encoded structural attributes of the spans this program makes: few, and the same again and again."""
+_WITH_PARENT: Final = b'%%b,{"key":"%b","value":{"stringValue":"%%b"}}' % names.SPAN_PARENT.encode()
+_WITH_SELF: Final = b'%%b,{"key":"%b","value":{"intValue":"%%d"}}' % names.SELF_NS.encode()
+
+
+def _remember(cache: dict[tuple[Any, ...], _T], key: tuple[Any, ...], value: _T) -> _T:
+    if len(cache) >= 4096:
+        cache.clear()
+    cache[key] = value
+    return value
+
+
+def _union(intervals: list[tuple[int, int]], low: int, high: int) -> int:
+    """Return the length of the union of intervals, clipped to [low, high]."""
+    covered, frontier = 0, low
+    for start, end in sorted(intervals):
+        start, end = max(start, frontier), min(end, high)
+        if start < end:
+            covered, frontier = covered + end - start, end
+    return covered
 
 
 _field_keys: dict[str, str] = {}
@@ -90,8 +118,9 @@ class Recorder(Protocol):
         """Told after each line: documents may be due."""
         ...
 
-    def mirror_start(self, span: "RecordedSpan") -> None:
-        """Show a started span to the host's provider, if it has one."""
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether the host has a provider that is shown our spans."""
         ...
 
     def mirror_end(self, span: "RecordedSpan", end_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
@@ -99,98 +128,117 @@ class Recorder(Protocol):
         ...
 
 
+class Anchor:
+    """What a span needs of the span around it; stands in for one of another process."""
+
+    kind = "run"
+    depth = 0
+    token = ""
+    ended = False
+
+    def __init__(self, run: Recorder, span_id: bytes, stage: str | None, cycle: int | None) -> None:
+        self.run = run
+        self._id = span_id
+        self.stage = stage
+        self.cycle = cycle
+        self._seen_error = 0
+
+    def _child_started(self, mono: int) -> None:
+        """Time of children is counted by the process that recorded the span."""
+
+    def _child_ended(self, mono: int) -> None:
+        """Time of children is counted by the process that recorded the span."""
+
+    def _child_reported(self, start: int, end: int) -> None:
+        """Time of children is counted by the process that recorded the span."""
+
+
 class RecordedSpan(trace.Span):
     """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
 
-    __slots__ = (
-        "_attributes",
-        "_context",
-        "_covered_ns",
-        "_entered",
-        "_extra",
-        "_generation",
-        "_id",
-        "_links",
-        "_lock",
-        "_mono",
-        "_notes",
-        "_open_children",
-        "_parent_id",
-        "_period_start",
-        "_periods",
-        "_previous",
-        "_retroactive",
-        "_scoped",
-        "_seen_error",
-        "_span_context",
-        "_status",
-        "_status_message",
-        "_trace",
-        "cycle",
-        "depth",
-        "ended",
-        "kind",
-        "name",
-        "otel_kind",
-        "parent",
-        "run",
-        "stage",
-        "start_ns",
-        "token",
-    )
+    # Defaults of what most spans never set: a class attribute costs nothing at the start of a span.
+    parent: "RecordedSpan | Anchor | None" = None
+    ended = False
+    _status = 0
+    _status_message = ""
+    _seen_error = 0
+    _entered = False
+    _retroactive = False
+    _open_children = 0
+    _period_start = 0
+    _covered_ns = 0
+    _periods: list[tuple[int, int]] | None = None
+    _extra: list[tuple[int, int]] | None = None
+    _told: Mapping[str, AttributeValue] = MappingProxyType({})
+    _notes: dict[str, str] | None = None
+    _links: list[tuple[str, str, Mapping[str, AttributeValue]]] | None = None
+    _span_context: SpanContext | None = None
+    _context: Context | None = None
+    _previous: Context | None = None
 
     def __init__(
         self,
         run: Recorder,
         name: str,
         kind: str,
+        parent: "RecordedSpan | Anchor | None" = None,
         *,
-        parent: "RecordedSpan | None" = None,
         parent_id: bytes = b"",
-        trace_hex: bytes | None = None,
         stage: str | None = None,
-        cycle: Any = None,
-        attributes: dict[str, AttributeValue] | None = None,
+        cycle: int | None = None,
+        before: Fragment = EMPTY,
         otel_kind: int = 1,
         start_ns: int | None = None,
         scoped: bool = True,
     ) -> None:
+        """Start a span.
+
+        Args:
+            run: The recording it belongs to.
+            name: Low-cardinality name.
+            kind: A `names.Kind`.
+            parent: The recorded span around it.
+            parent_id: Its real parent, when that is another one (a foreign span between, another process).
+            stage: Name of the innermost stage; its own name on a stage.
+            cycle: Iteration of the loop.
+            before: Attributes that are encoded already.
+            otel_kind: OTLP SpanKind.
+            start_ns: Wall clock, when it is not now.
+            scoped: Whether `with` makes it current.
+        """
         self.run = run
         self.name = name
         self.kind = kind
-        self.parent = parent
-        self.otel_kind = otel_kind
-        self._trace = trace_hex or run.trace_hex
-        self._id = _ids.span_id()
-        self._parent_id = parent._id if parent is not None else parent_id
         self.stage = stage
         self.cycle = cycle
-        self.depth = 0 if parent is None or parent.kind == "run" else parent.depth + 1
-        self.token = names.timing_token(kind, name)
-        self._attributes: dict[str, AttributeValue] = attributes if attributes is not None else {}
-        self._notes: dict[str, str] | None = None
-        self._links: list[tuple[str, str, Mapping[str, AttributeValue]]] | None = None
-        self._status = 0
-        self._status_message = ""
+        self.otel_kind = otel_kind
+        self._trace = run.trace_hex
+        self._id = _ids.span_id()
+        self._before = before
+        self._attributes: dict[str, AttributeValue] = {}
         self._scoped = scoped
-        self._entered = False
-        self._seen_error = 0
-        self._span_context: SpanContext | None = None
-        self._open_children = 0
-        self._period_start = 0
-        self._covered_ns = 0
-        self._periods: list[tuple[int, int]] = []
-        self._extra: list[tuple[int, int]] | None = None
-        self.ended = False
         self._generation = _fork.generation
-        now = time.time_ns()
-        self._mono = _perf()
-        self._retroactive = start_ns is not None
-        if start_ns is not None:
-            self._mono -= now - start_ns
-        elif parent is not None:
-            parent._child_started(self._mono)
-        self.start_ns = now if start_ns is None else start_ns
+        if parent is None:
+            self.depth = 0
+            self._parent_id = parent_id
+        else:
+            self.parent = parent
+            self.depth = 0 if parent.kind == "run" else parent.depth + 1
+            self._parent_id = parent_id or parent._id
+        if start_ns is None:
+            self.start_ns = time.time_ns()
+            self._mono = mono = _perf()
+            if parent is not None:
+                parent._child_started(mono)
+        else:
+            self._retroactive = True
+            self.start_ns = start_ns
+            self._mono = _perf() - (time.time_ns() - start_ns)
+
+    @property
+    def token(self) -> str:
+        """Stage name of the span's timing row."""
+        return names.timing_token(self.kind, self.name)
 
     # -- identity
 
@@ -229,8 +277,10 @@ class RecordedSpan(trace.Span):
         return self
 
     def _store(self, key: str, value: Any) -> None:
+        if key in self._told:
+            self._recall()
         kind = type(value)
-        if kind is str or kind is bool:
+        if kind is str or kind is bool or (kind is int and -_INT64 <= value < _INT64):
             self._attributes[key] = value
             return
         with losing_only("field values"):
@@ -238,6 +288,12 @@ class RecordedSpan(trace.Span):
             self._attributes[key] = stored
             if note:
                 self._note(key, note)
+
+    def _put(self, key: str, value: AttributeValue) -> None:
+        """Set an attribute whose value is in its stored form."""
+        if key in self._told:
+            self._recall()
+        self._attributes[key] = value
 
     def _note(self, key: str, note: str) -> None:
         if self._notes is None:
@@ -253,10 +309,10 @@ class RecordedSpan(trace.Span):
             with losing_only("attribute values"):
                 scalars = tuple(store(v)[0] for v in cast("Sequence[Any]", value))
                 if not any(type(v) is JsonText for v in scalars):
-                    self._attributes[key] = scalars
+                    self._put(key, scalars)
                     return
         elif kind is bytes:
-            self._attributes[key] = value
+            self._put(key, value)
             return
         self._store(key, value)
 
@@ -370,18 +426,18 @@ class RecordedSpan(trace.Span):
         with losing_only("exceptions"):
             end = ending(error)
             if end.outcome:
-                self._attributes[names.OUTCOME] = end.outcome
+                self._put(names.OUTCOME, end.outcome)
             if end.exit_code is not None:
-                self._attributes[names.EXIT_CODE] = end.exit_code
+                self._put(names.EXIT_CODE, end.exit_code)
             if end.status_code:
                 self._status = 2
                 self._status_message = message(error)
-                self._attributes[names.ERROR_TYPE] = end.error_type
+                self._put(names.ERROR_TYPE, end.error_type)
             if end.is_error and self._seen_error != id(error):
                 self.record_exception(error)
             # The same exception usually goes on through the enclosing spans: they need not tell it again.
             if self.parent is not None:
-                self.parent._seen_error = id(error)
+                self.parent._seen_error = id(error)  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
 
     # -- time of children: self time without keeping a row of each child
 
@@ -397,7 +453,12 @@ class RecordedSpan(trace.Span):
             # While at least one child is open the union of their intervals has no gap,
             # so a whole busy period is one interval, however many children it had.
             if self._open_children == 0:
-                self._add_period(self._period_start, mono)
+                self._covered_ns += mono - self._period_start
+                if self._periods is None:
+                    self._periods = []
+                elif len(self._periods) >= _MAX_PERIODS:
+                    self._periods.clear()
+                self._periods.append((self._period_start, mono))
 
     def _child_reported(self, start: int, end: int) -> None:
         """Count a child whose times were given by hand."""
@@ -406,56 +467,102 @@ class RecordedSpan(trace.Span):
                 self._extra = []
             self._extra.append((start, end))
 
-    def _add_period(self, start: int, end: int) -> None:
-        if len(self._periods) >= _MAX_PERIODS:
-            self._covered_ns += sum(e - s for s, e in self._periods)
-            self._periods.clear()
-        self._periods.append((start, end))
-
     def _self_ns(self, end_mono: int) -> int:
-        start = self._mono
+        covered = self._covered_ns
+        if self._open_children:
+            covered += max(0, end_mono - self._period_start)
+        if self._extra:
+            covered += self._uncovered_extra(end_mono)
+        return max(0, end_mono - self._mono - covered)
+
+    def _uncovered_extra(self, end_mono: int) -> int:
+        """Return how much of the intervals given by hand lies outside the busy periods known by measuring."""
         with _children:
-            periods = list(self._periods)
-            if self._open_children:
-                periods.append((self._period_start, end_mono))
-            if self._extra:
-                periods += self._extra
-        covered, frontier = self._covered_ns, start
-        for begin, finish in sorted(periods) if self._extra else periods:
-            begin, finish = max(begin, frontier), min(finish, end_mono)
-            if begin < finish:
-                covered += finish - begin
-                frontier = finish
-        return max(0, end_mono - start - covered)
+            periods = list(self._periods or ())
+            extra = list(self._extra or ())
+        if self._open_children:
+            periods.append((self._period_start, end_mono))
+        known = _union(periods, self._mono, end_mono)
+        return _union(periods + extra, self._mono, end_mono) - known
 
     # -- life
 
     def announce(self) -> None:
-        """Journal that this span was started, so that it is visible if it never ends (P2)."""
-        with losing_only("started events"):
+        """Journal that this span was started, so that it is visible if it never ends (P2).
+
+        What is known now is encoded once, for this event and for the span's own
+        record; content waits for the record.
+        """
+        try:
+            journal = self.run.journal
+            encoder = journal.encoder
+            place, is_clean = self._place_of_start(journal)
+            if self._attributes or self._notes:
+                held_back = {k: v for k, v in self._attributes.items() if k in CONTENT_KEYS}
+                told = {k: v for k, v in self._attributes.items() if k not in held_back}
+                if told:
+                    fragment = encoder.fragment(told, self._notes)
+                    self._before = encoder.join(self._before, fragment)
+                    self._told, self._attributes, self._notes = told, held_back, None
+                    is_clean = False
+            body = encoder.started(self._trace, self._id, self.start_ns, place, self._before)
+            if is_clean:
+                journal.clean_event(body)
+            else:
+                journal.event(body, self._before.sensitive)
+            self.run.recorded("started")
+        except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
+            lost("started events", error)
+
+    def _recall(self) -> None:
+        """Take what was encoded at the start back, because part of it is set again."""
+        told = self._told
+        self._told = MappingProxyType({})
+        self._attributes = {**told, **self._attributes}
+        self._before = self.run.journal.encoder.fragment(
+            {k: v for k, v in self._static_attributes().items() if k not in self._attributes}
+        )
+
+    def _static_attributes(self) -> dict[str, AttributeValue]:
+        """Return the attributes this type of span encodes before it starts."""
+        return {}
+
+    def _place_of_start(self, journal: Journal) -> tuple[bytes, bool]:
+        """Return the encoded structural attributes of the started event, and whether they need no redaction."""
+        key = (self.name, self.kind, self.stage, self.cycle, self.depth, self._before.data)
+        found = _starts.get(key)
+        if found is None:
             attributes: dict[str, AttributeValue] = {names.SPAN_NAME: self.name, names.KIND: self.kind}
-            if self._parent_id:
-                attributes[names.SPAN_PARENT] = self._parent_id.decode()
             attributes.update(self._place())
             attributes[names.DEPTH] = self.depth
-            for key, value in self._attributes.items():
-                if key not in CONTENT_KEYS:
-                    attributes[key] = value
-            body, sensitive = self.run.journal.encoder.event(
-                trace_id=self._trace,
-                span_id=self._id,
-                name=names.EVENT_STARTED,
-                time_ns=self.start_ns,
-                attributes=attributes,
-                notes=self._notes,
-            )
-            self.run.journal.event(body, sensitive)
-            self.run.recorded("started")
+            encoded = journal.encoder.attributes(attributes)
+            is_clean = not self._before.sensitive and journal.passes(encoded) and journal.passes(self._before.data)
+            found = _remember(_starts, key, (encoded, is_clean))
+        if self._parent_id:
+            return _WITH_PARENT % (found[0], self._parent_id), found[1]
+        return found
+
+    def _place_of_end(self, encoder: Encoder, self_ns: int) -> bytes:
+        parent = self.parent
+        token = parent.token if self.depth and parent is not None else ""
+        key = (token, self.kind, self.stage, self.cycle, self.depth)
+        found = _ends.get(key)
+        if found is None:
+            found = _remember(_ends, key, encoder.attributes(self._structure(token)))
+        return _WITH_SELF % (found, self_ns)
+
+    def _structure(self, token: str) -> dict[str, AttributeValue]:
+        attributes: dict[str, AttributeValue] = {names.KIND: self.kind}
+        attributes.update(self._place())
+        attributes[names.DEPTH] = self.depth
+        if token:
+            attributes[names.PARENT] = token
+        return attributes
 
     def make_current(self) -> None:
         """Make this span the current one of the OpenTelemetry context."""
-        self._previous = otel_context.get_current()
-        self._context = trace.set_span_in_context(self, self._previous)
+        self._previous = previous = otel_context.get_current()
+        self._context = Context({**previous, SPAN_KEY: self})
         otel_context.attach(self._context)
         self._entered = True
         self.run.open_spans[self._id] = self
@@ -477,24 +584,26 @@ class RecordedSpan(trace.Span):
             return
         self._entered = False
         current = otel_context.get_current()
-        if current is self._context or self._is_above(trace.get_current_span(current)):
+        if self._previous is not None and (
+            current is self._context or self._is_above(current.get(SPAN_KEY))
+        ):
             otel_context.attach(self._previous)
-        self._previous = self._context = cast("Context", None)
+        self._previous = self._context = None
 
-    def _is_above(self, span: trace.Span) -> bool:
+    def _is_above(self, span: object) -> bool:
         """Whether `span` is a descendant of this one that was left open."""
         while isinstance(span, RecordedSpan):
             if span is self:
                 return True
-            if span.parent is None:
-                return False
             span = span.parent
         return False
 
     def __enter__(self) -> Self:
         if self._scoped and not self.ended:
-            with losing_only("the current span"):
+            try:
                 self.make_current()
+            except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
+                lost("the current span", error)
         return self
 
     def __exit__(
@@ -521,7 +630,9 @@ class RecordedSpan(trace.Span):
         finally:
             self.parent = None
             self._attributes = {}
-            self._links = self._notes = self._extra = None
+            self._before = EMPTY
+            self._told = {}
+            self._links = self._notes = self._extra = self._periods = None
 
     def _finish(self, mono: int, end_time: int | None) -> None:
         if self._entered:
@@ -539,17 +650,9 @@ class RecordedSpan(trace.Span):
                 parent._child_reported(self._mono, mono)
             else:
                 parent._child_ended(mono)
-        attributes: dict[str, AttributeValue] = {names.KIND: self.kind}
-        if self.stage is not None:
-            attributes[names.STAGE] = self.stage
-        if self.cycle is not None:
-            attributes[names.CYCLE] = self.cycle
-        attributes[names.DEPTH] = self.depth
-        if self.depth and parent is not None:
-            attributes[names.PARENT] = parent.token
-        attributes[names.SELF_NS] = self._self_ns(mono)
-        attributes.update(self._attributes)
-        body, sensitive = run.journal.encoder.span(
+        journal = run.journal
+        self_ns = self._self_ns(mono)
+        body, sensitive = journal.encoder.span(
             trace_id=self._trace,
             span_id=self._id,
             parent_span_id=self._parent_id,
@@ -557,30 +660,39 @@ class RecordedSpan(trace.Span):
             otel_kind=self.otel_kind,
             start_ns=self.start_ns,
             end_ns=end_ns,
-            attributes=attributes,
+            place=self._place_of_end(journal.encoder, self_ns),
+            before=self._before,
+            attributes=self._attributes,
             notes=self._notes,
             links=self._links or (),
             status_code=self._status,
             status_message=self._status_message,
         )
-        run.journal.span(body, sensitive)
+        journal.span(body, sensitive)
         run.recorded(self.kind)
-        run.mirror_end(self, end_ns, attributes)
+        if run.is_mirrored:
+            token = parent.token if self.depth and parent is not None else ""
+            own = {**self._static_attributes(), **self._told, **self._attributes}
+            shown = {**self._structure(token), names.SELF_NS: self_ns, **own}
+            run.mirror_end(self, end_ns, shown)
 
     # -- content
 
     def _content(self, value: Any, shared: str, own: str, form_key: str, role: str) -> None:
         """Store message content in the conventions' form when it fits exactly, else in the caller's (DESIGN 4)."""
-        if self.ended or self.run.content == "none":
+        policy = self.run.content
+        if self.ended or policy == "none":
             return
-        with losing_only("message content"):
+        try:
             encoded = encode_messages(value, role)
             if encoded is None:
                 self._store(own, value)
             else:
                 self._attributes[shared], self._attributes[form_key] = encoded
-            if self.run.content == "local":
-                self._attributes[names.CONTENT] = "local"
+            if policy == "local":
+                self._put(names.CONTENT, "local")
+        except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
+            lost("message content", error)
 
     def input(self, value: Any) -> Self:
         """Record what went in: a text, a list of messages, or anything else."""
@@ -594,6 +706,8 @@ class RecordedSpan(trace.Span):
 
     def add_artifact(self, facts: Mapping[str, Any]) -> None:
         """Note an artifact on the span: name, path and hash, so that the span alone proves the file."""
+        if names.ARTIFACTS in self._told:
+            self._recall()
         known = self._attributes.get(names.ARTIFACTS)
         inside = known[1:-1] + "," if isinstance(known, JsonText) else ""
         self._attributes[names.ARTIFACTS] = JsonText(f"[{inside}{to_json(dict(facts))[0]}]")
@@ -613,13 +727,11 @@ class RecordedSpan(trace.Span):
                 if note:
                     self._note(key, note)
             if self.run.content == "local":
-                self._attributes[names.CONTENT] = "local"
+                self._put(names.CONTENT, "local")
 
 
 class UsageSpan(RecordedSpan):
     """A span that can say how many tokens it used."""
-
-    __slots__ = ()
 
     def usage(self, **tokens: int | None) -> Self:
         """Record token counts.
@@ -632,18 +744,21 @@ class UsageSpan(RecordedSpan):
         """
         if self.ended:
             return self
-        for name, count in tokens.items():
-            if count is None:
-                continue
-            key = names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}"
-            with losing_only("token counts"):
-                whole = _whole(count)
-                if whole is None:
-                    lost("token counts that are no counts")
-                    self._note(key, "not a count")
-                else:
-                    self._attributes[key] = whole
+        try:
+            for name, count in tokens.items():
+                if count is not None:
+                    self._count(names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}", count)
+        except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
+            lost("token counts", error)
         return self
+
+    def _count(self, key: str, count: Any) -> None:
+        whole = count if type(count) is int and 0 <= count < _INT64 else _whole(count)
+        if whole is None:
+            lost("token counts that are no counts")
+            self._note(key, "not a count")
+        else:
+            self._put(key, whole)
 
 
 def _whole(count: Any) -> int | None:
@@ -659,7 +774,11 @@ def _whole(count: Any) -> int | None:
 class ModelCallSpan(UsageSpan):
     """One call of a model."""
 
-    __slots__ = ()
+    identity: tuple[Any, ...] = ("", "", None)
+    """Operation, model and provider."""
+
+    def _static_attributes(self) -> dict[str, AttributeValue]:
+        return model_attributes(*self.identity)
 
     def served_model(self, name: str) -> Self:
         """Record the exact model that answered."""
@@ -677,16 +796,47 @@ class ModelCallSpan(UsageSpan):
         return self
 
 
+def model_attributes(operation: str, model: str, provider: str | None) -> dict[str, AttributeValue]:
+    """Return the attributes every call of one model has."""
+    attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: operation, names.GENAI_MODEL: model}
+    if provider is not None:
+        attributes[names.GENAI_PROVIDER] = provider
+    return attributes
+
+
+def agent_attributes(name: str, model: str | None, provider: str | None) -> dict[str, AttributeValue]:
+    """Return the attributes every invocation of one agent has."""
+    attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: "invoke_agent", names.GENAI_AGENT: name}
+    if model is not None:
+        attributes[names.GENAI_MODEL] = model
+    if provider is not None:
+        attributes[names.GENAI_PROVIDER] = provider
+    return attributes
+
+
+def tool_attributes(name: str) -> dict[str, AttributeValue]:
+    """Return the attributes every execution of one tool has."""
+    return {names.GENAI_OPERATION: "execute_tool", names.GENAI_TOOL: name}
+
+
 class AgentSpan(UsageSpan):
     """One invocation of an agent."""
 
-    __slots__ = ()
+    identity: tuple[Any, ...] = ("", None, None)
+    """Name, model and provider."""
+
+    def _static_attributes(self) -> dict[str, AttributeValue]:
+        return agent_attributes(*self.identity)
 
 
 class ToolSpan(RecordedSpan):
     """One execution of a tool."""
 
-    __slots__ = ()
+    identity: tuple[Any, ...] = ("",)
+    """Name."""
+
+    def _static_attributes(self) -> dict[str, AttributeValue]:
+        return tool_attributes(*self.identity)
 
     def arguments(self, value: Any) -> Self:
         """Record the arguments of the tool, as JSON text."""
@@ -708,7 +858,7 @@ class ToolSpan(RecordedSpan):
         if not self.ended and self.run.content != "none":
             self._store(key, value)
             if self.run.content == "local":
-                self._attributes[names.CONTENT] = "local"
+                self._put(names.CONTENT, "local")
         return self
 
 

@@ -152,8 +152,8 @@ class _Call:
         if is_idle():
             return None
         with losing_only("traced calls"):
-            parent = current_parent()
-            if parent is None:
+            near, parent_id = current_parent()
+            if near is None:
                 return None
             plan = self.plan
             named = self._named(args, kwargs) if plan.wants_input or plan.kind == "stage" else {}
@@ -161,7 +161,8 @@ class _Call:
             span = begin_span(
                 plan.kind,
                 self.name,
-                parent=parent,
+                near,
+                parent_id,
                 stage=plan.stage or (self.name if plan.kind == "stage" else None),
                 cycle=cycle if type(cycle) is int else None,
                 function=self.function,

@@ -5,7 +5,7 @@ Reading needs no OpenTelemetry SDK.
 """
 
 from spanfold.journal._decode import NotOtlp, any_value, content, decode_line, fields, line_seal, value_of
-from spanfold.journal._encode import STRUCTURAL, AttributeValue, Encoder, field_key, field_name
+from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, field_key, field_name
 from spanfold.journal._heads import file_heads
 from spanfold.journal._messages import encode_messages
 from spanfold.journal._scrub import WITHHELD, Gate
@@ -13,11 +13,13 @@ from spanfold.journal._values import JsonText, Stored, clean_text, dump, load, s
 from spanfold.journal._writer import SUFFIX, Frame, Journal, Position, Stats, describe, genesis, writer_name
 
 __all__ = [
+    "EMPTY",
     "STRUCTURAL",
     "SUFFIX",
     "WITHHELD",
     "AttributeValue",
     "Encoder",
+    "Fragment",
     "Frame",
     "Gate",
     "Journal",

@@ -8,7 +8,7 @@ tuples of scalars (OTLP arrays) and bytes.
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -20,6 +20,22 @@ AttributeValue = str | bool | int | float | JsonText | bytes | tuple[Any, ...]
 
 _dumps = orjson.dumps
 _MAX_CACHED_KEYS: Final = 4096
+
+
+class Fragment(NamedTuple):
+    """Encoded attributes, and what has to be said about them once the list is complete."""
+
+    data: bytes
+    """OTLP attributes, comma-separated."""
+    json_keys: tuple[str, ...] = ()
+    """Keys whose value is JSON text."""
+    notes: dict[str, str] = {}  # noqa: RUF012 - never changed
+    """What had to be changed to store a value."""
+    sensitive: bool = False
+    """Whether a key names a secret, so that its value must be looked at whatever it is."""
+
+
+EMPTY: Final = Fragment(b"")
 
 
 class Encoder:
@@ -45,6 +61,8 @@ class Encoder:
         end_ns: int,
         attributes: Mapping[str, AttributeValue],
         notes: dict[str, str] | None = None,
+        before: Fragment = EMPTY,
+        place: bytes = b"",
         links: Sequence[tuple[str, str, Mapping[str, AttributeValue]]] = (),
         events: Sequence[tuple[str, int, Mapping[str, AttributeValue]]] = (),
         status_code: int = 0,
@@ -58,22 +76,25 @@ class Encoder:
             trace_id: 32 lower-case hex digits.
             span_id: 16 lower-case hex digits.
             parent_span_id: 16 lower-case hex digits, or empty for a root.
+            before: Attributes that are encoded already and stand before `attributes`.
+            place: Encoded structural attributes that stand before all others.
         """
-        encoded, sensitive = self._attributes(attributes, notes)
-        parts = [
-            b'{"traceId":"%b","spanId":"%b"%b,"flags":%d,"name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%b]'
-            % (
-                trace_id,
-                span_id,
-                b',"parentSpanId":"%b"' % parent_span_id if parent_span_id else b"",
-                flags,
-                self._text(name),
-                otel_kind,
-                start_ns,
-                end_ns,
-                encoded,
-            )
-        ]
+        fragment = self.fragment(attributes, notes)
+        encoded = self._joined(place, before, fragment)
+        head = b'{"traceId":"%b","spanId":"%b"%b,"flags":%d,"name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%b]' % (
+            trace_id,
+            span_id,
+            b',"parentSpanId":"%b"' % parent_span_id if parent_span_id else b"",
+            flags,
+            self._text(name),
+            otel_kind,
+            start_ns,
+            end_ns,
+            encoded,
+        )
+        if not (trace_state or events or links or status_code):
+            return head + b"}", fragment.sensitive or before.sensitive
+        parts = [head]
         if trace_state:
             parts.append(b',"traceState":' + self._text(trace_state))
         if events:
@@ -83,7 +104,7 @@ class Encoder:
         if status_code:
             parts.append(b',"status":{"code":%d,"message":%b}' % (status_code, self._text(status_message)))
         parts.append(b"}")
-        return b"".join(parts), sensitive
+        return b"".join(parts), fragment.sensitive or before.sensitive
 
     def event(
         self,
@@ -97,15 +118,51 @@ class Encoder:
         severity: int = 9,
     ) -> tuple[bytes, bool]:
         """Return one log record as OTLP JSON, and whether it carries a key that names a secret."""
-        encoded, sensitive = self._attributes(attributes, notes)
+        fragment = self.fragment(attributes, notes)
+        return self._encoded_event(
+            trace_id, span_id, self._text(name), time_ns, self._joined(b"", EMPTY, fragment), severity
+        ), fragment.sensitive
+
+    def started(self, trace_id: bytes, span_id: bytes, time_ns: int, place: bytes, fragment: Fragment) -> bytes:
+        """Return the event that announces a span, from attributes that are encoded already."""
+        return _STARTED % (time_ns, self._joined(place, EMPTY, fragment), trace_id, span_id)
+
+    @staticmethod
+    def _encoded_event(
+        trace_id: bytes, span_id: bytes, name: bytes, time_ns: int, attributes: bytes, severity: int
+    ) -> bytes:
         return (
             b'{"timeUnixNano":"%d","observedTimeUnixNano":"%d","severityNumber":%d,"eventName":%b,"attributes":[%b],"flags":1,"traceId":"%b","spanId":"%b"}'
-            % (time_ns, time_ns, severity, self._text(name), encoded, trace_id, span_id)
-        ), sensitive
+            % (time_ns, time_ns, severity, name, attributes, trace_id, span_id)
+        )
+
+    @staticmethod
+    def join(first: Fragment, second: Fragment) -> Fragment:
+        """Return two fragments as one."""
+        if not first.data:
+            return second
+        if not second.data:
+            return first
+        return Fragment(
+            b"%b,%b" % (first.data, second.data),
+            first.json_keys + second.json_keys,
+            {**first.notes, **second.notes},
+            first.sensitive or second.sensitive,
+        )
 
     def attributes(self, attributes: Mapping[str, AttributeValue]) -> bytes:
         """Return the inside of an OTLP attribute list."""
-        return self._attributes(attributes, None)[0]
+        return self._joined(b"", EMPTY, self.fragment(attributes))
+
+    @staticmethod
+    def _joined(place: bytes, before: Fragment, fragment: Fragment) -> bytes:
+        parts = [part for part in (place, before.data, fragment.data) if part]
+        json_keys = before.json_keys + fragment.json_keys if before.json_keys else fragment.json_keys
+        if json_keys:
+            parts.append(_JSON_FIELDS % _dumps(json_keys)[1:-1].replace(b'","', b'"},{"stringValue":"'))
+        if before.notes or fragment.notes:
+            parts.append(_NOTES % _dumps(_dumps({**before.notes, **fragment.notes}).decode()))
+        return b",".join(parts)
 
     # -- pieces
 
@@ -114,7 +171,7 @@ class Encoder:
         return b'{"timeUnixNano":"%d","name":%b,"attributes":[%b]}' % (
             time_ns,
             self._text(name),
-            self._attributes(attributes, None)[0],
+            self.attributes(attributes),
         )
 
     def _link(self, link: tuple[str, str, Mapping[str, AttributeValue]]) -> bytes:
@@ -122,7 +179,7 @@ class Encoder:
         return b'{"traceId":"%b","spanId":"%b","attributes":[%b]}' % (
             trace_id.encode(),
             span_id.encode(),
-            self._attributes(attributes, None)[0],
+            self.attributes(attributes),
         )
 
     @staticmethod
@@ -132,10 +189,11 @@ class Encoder:
         except TypeError:  # a lone surrogate, or a subclass of str
             return _dumps(clean_text(str.__str__(text))[0])
 
-    def _attributes(self, attributes: Mapping[str, AttributeValue], notes: dict[str, str] | None) -> tuple[bytes, bool]:
+    def fragment(self, attributes: Mapping[str, AttributeValue], notes: dict[str, str] | None = None) -> Fragment:
+        """Encode attributes, in order."""
         prefixes = self._prefixes
         parts: list[bytes] = []
-        json_keys: list[str] | None = None
+        json_keys: tuple[str, ...] = ()
         sensitive = False
         for key, value in attributes.items():
             prefix = prefixes.get(key)
@@ -152,22 +210,15 @@ class Encoder:
             elif kind is int:
                 parts.append(b'%bintValue":"%d"}}' % (prefix, value))
             elif kind is JsonText:
-                if json_keys is None:
-                    json_keys = [key]
-                else:
-                    json_keys.append(key)
+                json_keys += (key,)
                 parts.append(b'%bstringValue":%b}}' % (prefix, _dumps(str.__str__(value))))  # type: ignore[arg-type]  # kind is JsonText
             elif kind is bool:
                 parts.append(prefix + (b'boolValue":true}}' if value else b'boolValue":false}}'))
             elif kind is float:
                 parts.append(b'%bdoubleValue":%b}}' % (prefix, _dumps(value)))
             else:
-                parts.append(b'%b%b}' % (prefix[:-2], self._any_value(value)))
-        if json_keys is not None:
-            parts.append(_JSON_FIELDS % _dumps(json_keys)[1:-1].replace(b'","', b'"},{"stringValue":"'))
-        if notes:
-            parts.append(_NOTES % _dumps(_dumps(notes).decode()))
-        return b",".join(parts), sensitive
+                parts.append(b"%b%b}" % (prefix[:-2], self._any_value(value)))
+        return Fragment(b",".join(parts), json_keys, notes or _NO_NOTES, sensitive)
 
     def _any_value(self, value: Any) -> bytes:
         kind = type(value)
@@ -195,6 +246,11 @@ class Encoder:
         return prefix, False
 
 
+_NO_NOTES: Final[dict[str, str]] = {}
+_STARTED: Final = (
+    b'{"timeUnixNano":"%%d","severityNumber":9,"eventName":"%b","attributes":[%%b],"flags":1,"traceId":"%%b","spanId":"%%b"}'
+    % names.EVENT_STARTED.encode()
+)
 _JSON_FIELDS: Final = b'{"key":"%b","value":{"arrayValue":{"values":[{"stringValue":%%b}]}}}' % names.JSON_FIELDS.encode()
 _NOTES: Final = b'{"key":"%b","value":{"stringValue":%%b}}' % names.NOTES.encode()
 

@@ -48,6 +48,10 @@ RETRY_INTERVAL_S: Final = 0.2
 """How often a refused write is tried again."""
 
 
+_monotonic = time.monotonic
+_sha256 = hashlib.sha256
+
+
 class Frame(NamedTuple):
     """The constant bytes of a line: before its sequence number, between chain and record, after the record."""
 
@@ -83,10 +87,6 @@ class Stats:
     """What a journal wrote and lost; every number only grows, except `held`."""
 
     def __init__(self) -> None:
-        self.records = 0
-        """Lines written."""
-        self.bytes = 0
-        """Bytes written."""
         self.held = 0
         """Records waiting in memory because the disk refuses them."""
         self.lost = 0
@@ -157,11 +157,26 @@ class Journal:
 
     def span(self, body: bytes, sensitive: bool, frame: Frame | None = None) -> None:
         """Append one encoded span; `sensitive` is what the encoder said of its keys."""
-        self._append(body, sensitive, frame or self._span_frame)
+        if sensitive or not self._gate.is_clean(body):
+            body = self._scrubbed(body)
+        self._append(body, frame or self._span_frame)
 
     def event(self, body: bytes, sensitive: bool, frame: Frame | None = None) -> None:
         """Append one encoded log record; `sensitive` is what the encoder said of its keys."""
-        self._append(body, sensitive, frame or self._event_frame)
+        if sensitive or not self._gate.is_clean(body):
+            body = self._scrubbed(body)
+        self._append(body, frame or self._event_frame)
+
+    def clean_event(self, body: bytes) -> None:
+        """Append a log record of which every part has passed the gate already (`passes`)."""
+        self._append(body, self._event_frame)
+
+    def passes(self, part: bytes) -> bool:
+        """Whether an encoded part needs no redaction, so that records made of such parts need none either.
+
+        For the parts that recur in every record: asked once, remembered by the caller.
+        """
+        return self._gate.is_clean(part)
 
     def frame(
         self,
@@ -203,9 +218,7 @@ class Journal:
             self._frame_resources.append(resource)  # an id is only a key while its object lives
         return frame
 
-    def _append(self, body: bytes, sensitive: bool, frame: Frame) -> None:
-        if sensitive or not self._gate.is_clean(body):
-            body = self._scrubbed(body)
+    def _append(self, body: bytes, frame: Frame) -> None:
         with self._lock:
             if self._busy:  # a signal handler or finalizer interrupted an append of this very thread
                 self._deferred.append((body, frame))
@@ -223,7 +236,7 @@ class Journal:
         return scrub_body(body, self._gate)
 
     def _put(self, body: bytes, frame: Frame) -> None:
-        now = time.monotonic()
+        now = _monotonic()
         if self._held:
             if now < self._next_try or not self._write_held(now):
                 self._hold(body, frame)
@@ -249,13 +262,11 @@ class Journal:
         # after it; the next append then sees from the file's size what became of this one.
         self._in_flight = len(line)
         self._in_flight_head = line
-        handle.append(line)
-        self._head = hashlib.sha256(line).hexdigest().encode()
+        handle.add(line)
+        self._head = _sha256(line).hexdigest().encode()
         self._seq = seq
         self._size += len(line)
         self._in_flight = 0
-        self.stats.records += 1
-        self.stats.bytes += len(line)
 
     def _settle(self, handle: AppendHandle) -> None:
         """Find out whether an interrupted append was written, and take it in if so."""
@@ -264,8 +275,6 @@ class Journal:
             self._head = hashlib.sha256(self._in_flight_head).hexdigest().encode()
             self._seq += 1
             self._size += length
-            self.stats.records += 1
-            self.stats.bytes += length
 
     # -- when the disk refuses
 
@@ -390,6 +399,11 @@ class Journal:
     # -- the end
 
     @property
+    def written(self) -> int:
+        """Lines in this process's file."""
+        return self._seq
+
+    @property
     def position(self) -> Position:
         """How far this process's file has come; file name empty before its first record."""
         with self._lock:
@@ -439,7 +453,7 @@ class Journal:
             body = self._own_event(
                 names.EVENT_SEALED, {"spanfold.heads": JsonText(orjson.dumps(all_heads, option=orjson.OPT_SORT_KEYS).decode())}
             )
-            self._append(body, False, self._event_frame)
+            self._append(body, self._event_frame)
 
     def close(self) -> None:
         """Sync and close the file. A later record opens it again."""

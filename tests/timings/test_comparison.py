@@ -17,10 +17,7 @@ from tests.timings.samples import RunWriter, kind, loop_run, row, write_rows
 
 
 def runs(tmp_path: Path, name: str, count: int, *, first_seed: int, **settings: object) -> list[Path]:
-    return [
-        loop_run(tmp_path / f"{name}{number}", seed=first_seed + number, **settings)  # type: ignore[arg-type]  # passed through
-        for number in range(count)
-    ]
+    return [loop_run(tmp_path / f"{name}{number}", seed=first_seed + number, **settings) for number in range(count)]
 
 
 def stage(comparison: Comparison, path: str) -> StageComparison:
@@ -299,7 +296,7 @@ def test_a_run_without_timings_is_an_error_that_names_the_file(tmp_path: Path, n
 def test_an_argument_out_of_range_is_named(wrong: dict[str, float]) -> None:
     [name] = wrong
     with pytest.raises(ValueError, match=name):
-        compare(read_of([1]), read_of([1]), **wrong)  # type: ignore[arg-type]  # the point of the test
+        compare(read_of([1]), read_of([1]), **wrong)
 
 
 def test_an_empty_list_of_runs_is_refused() -> None:

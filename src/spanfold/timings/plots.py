@@ -155,9 +155,12 @@ def plot_comparison(comparison: Comparison, out_path: str | os.PathLike[str]) ->
         f"{comparison.verdict} · {comparison.measure} seconds per {comparison.unit} · 95 % bootstrap interval"
         + (f" · {hidden} stages not drawn" if hidden else "")
     )
+    shown = {_OUTCOME_COLOURS.get(outcome(stage), _UNDECIDED_COLOUR) for stage in stages}
+    colours = [*_OUTCOME_COLOURS.items(), ("inconclusive", _UNDECIDED_COLOUR)]
     legend = [
         *dots([("A", _A_COLOUR), ("B", _B_COLOUR)]),
-        *patches([*_OUTCOME_COLOURS.items(), ("inconclusive", _UNDECIDED_COLOUR), ("counts as same", GRID)]),
+        *patches([entry for entry in colours if entry[1] in shown]),
+        *patches([("counts as same", GRID)]),
     ]
     title = f"A: {_side(comparison.a.runs)}   B: {_side(comparison.b.runs)}"
     finish(figure, left=left, right=right, title=title, subtitle=subtitle, legend=legend)
@@ -248,7 +251,7 @@ def _scale_ratios(axes: Axes, comparison: Comparison) -> None:
     axes.set_xlim(1 / reach, reach)
     axes.axvspan(1 / comparison.tolerance, comparison.tolerance, color=GRID, zorder=0)
     axes.axvline(1.0, color=FAINT, linewidth=0.8, zorder=1)
-    _set_ticks(axes, _round_ratios(reach), lambda ratio: f"×{ratio:.4g}" if ratio >= 1 else f"×{ratio:.3g}")
+    _set_ticks(axes, _round_ratios(reach), lambda ratio: f"×{ratio:.4g}" if ratio >= 1 else f"×{ratio:.2g}")
     name_axis(axes, "B / A")
 
 

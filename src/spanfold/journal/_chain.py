@@ -149,7 +149,7 @@ class _Judge:
         elif self._is_vouched_for(newest):
             self._bridge(newest)
         elif self._is_vouched_for(good):
-            code = "edited" if self._doubted == 1 and newest.seq == good.seq + 1 else "foreign_bytes"
+            code: FindingCode = "edited" if self._doubted == 1 and newest.seq == good.seq + 1 else "foreign_bytes"
             self._report(code, good.end, newest.end, "bytes behind the last sealed line")
         else:
             self._report("edited", good.offset, newest.end, "lines that do not follow from each other")

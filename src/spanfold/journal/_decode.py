@@ -310,8 +310,14 @@ def any_value(value: Mapping[str, Any]) -> Any:
         if kind == "kvlistValue":
             return attributes((content or _EMPTY).get("values") or _NONE)
         if kind == "bytesValue":
-            return base64.b64decode(content)
+            return _bytes(content)
     return None
+
+
+def _bytes(text: str) -> bytes:
+    # The protobuf JSON mapping accepts both alphabets on reading, with or without padding.
+    text = text.replace("-", "+").replace("_", "/")
+    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
 
 _DOUBLES: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

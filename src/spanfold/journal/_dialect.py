@@ -52,7 +52,9 @@ def _json_dialect(text: bytes) -> Dialect:
     first = text.split(b"\n", 1)[0]
     if b'"resource_spans"' in text or b'"resource_logs"' in text:
         return Dialect(
-            "otlp-json-snake-case", False, "Protobuf field names in place of the camelCase that OTLP demands; export it again."
+            "otlp-json-snake-case",
+            False,
+            "Protobuf field names in place of the camelCase that OTLP demands; export it again.",
         )
     if b'"resourceSpans"' not in text and b'"resourceLogs"' not in text:
         return _foreign_json(text)
@@ -64,11 +66,15 @@ def _json_dialect(text: bytes) -> Dialect:
         list(decode_line(first))
     except NotOtlp:
         if b"\n" in text and not _is_json(first):
-            return Dialect("otlp-json-pretty", False, "One request over many lines; write each on a line of its own (jq -c .).")
+            return Dialect(
+                "otlp-json-pretty", False, "One request over many lines; write each on a line of its own (jq -c .)."
+            )
         return Dialect("otlp-json-lines", False, "Lines of OTLP JSON whose first one cannot be read.")
     if line_seal(first)[0]:
         return Dialect("spanfold-journal", True, "A journal of spanfold, chained.")
-    return Dialect("otlp-json-lines", True, "One OTLP JSON request per line, as the collector's file exporter writes it.")
+    return Dialect(
+        "otlp-json-lines", True, "One OTLP JSON request per line, as the collector's file exporter writes it."
+    )
 
 
 def _id_dialect(text: bytes) -> Dialect | None:
@@ -87,7 +93,9 @@ def _id_dialect(text: bytes) -> Dialect | None:
 
 def _foreign_json(text: bytes) -> Dialect:
     if b'"context"' in text and re.search(rb'"trace_id"\s*:\s*"0x', text):
-        return Dialect("sdk-console", False, "What the OpenTelemetry SDK's console exporter prints; it is no interchange format.")
+        return Dialect(
+            "sdk-console", False, "What the OpenTelemetry SDK's console exporter prints; it is no interchange format."
+        )
     if b'"traceID"' in text and b'"spans"' in text:
         return Dialect("jaeger-json", False, "Jaeger's own JSON; export the trace as OTLP.")
     if re.search(rb'"localEndpoint"|"parentId"', text) and b'"traceId"' in text:
@@ -96,12 +104,21 @@ def _foreign_json(text: bytes) -> Dialect:
 
 
 def _other_dialect(data: bytes) -> Dialect:
-    # A serialised ExportTraceServiceRequest or TracesData begins with field 1, length-delimited; the
-    # collector's file exporter puts the length of each message before it, in 4 bytes.
-    for start in (0, 4):
-        if data[start : start + 1] == b"\x0a" and b"\x0a" in data[start + 1 : start + 12] and not data.isascii():
-            return Dialect("otlp-protobuf", False, "OTLP in protobuf; this library reads OTLP JSON lines.")
+    # The collector's file exporter puts the length of each message before it, in 4 bytes.
+    if _is_protobuf(data) or _is_protobuf(data[4:]):
+        return Dialect("otlp-protobuf", False, "OTLP in protobuf; this library reads OTLP JSON lines.")
     return Dialect("unknown", False, "Neither JSON nor OTLP protobuf.")
+
+
+def _is_protobuf(data: bytes) -> bool:
+    """Whether field 1 (resource spans or logs) comes first, and in it field 1 or 2 (resource, scope)."""
+    length = shift = 0
+    for at, byte in enumerate(data[1:6], 1):
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return data[:1] == b"\x0a" and length > 0 and data[at + 1 : at + 2] in (b"\x0a", b"\x12")
+    return False
 
 
 def _is_json(text: bytes) -> bool:

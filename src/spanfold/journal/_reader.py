@@ -201,10 +201,10 @@ class Tail:
     def _records(self, line: Line) -> list[Record]:
         try:
             return list(decode_line(line.data, self.path, line.offset))
-        except NotOtlp as error:
-            return self._salvage(line, str(error))
+        except NotOtlp:
+            return self._salvage(line)
 
-    def _salvage(self, line: Line, found: str) -> list[Record]:
+    def _salvage(self, line: Line) -> list[Record]:
         """Return the whole records of a line that is not one request, and report the rest."""
         if not line.data:
             self._report(line.offset, line.length, "malformed", f"a line of more than {MAX_LINE_BYTES} bytes")
@@ -219,7 +219,8 @@ class Tail:
                 try:
                     records += decode_line(piece, self.path, offset)
                 except NotOtlp as error:
-                    self._report(offset, len(piece), *_classify(piece, str(error)))
+                    whole = len(piece) == line.length
+                    self._report(offset, len(piece), *_classify(piece, str(error), is_line=whole))
         return records
 
     def _report(self, offset: int, length: int, kind: DamageKind, found: str) -> None:
@@ -248,8 +249,8 @@ def _pieces(line: Line) -> Iterator[tuple[int, int]]:
         yield begin, len(line.data)
 
 
-def _classify(piece: bytes, found: str) -> tuple[DamageKind, str]:
-    if piece.strip() in (b"{", b"["):
+def _classify(piece: bytes, found: str, *, is_line: bool) -> tuple[DamageKind, str]:
+    if is_line and piece.strip() in (b"{", b"["):
         return "foreign", _PRETTY
     return ("malformed" if "not JSON" in found else "foreign"), found
 

@@ -13,7 +13,7 @@ from spanfold.demo.stats import mcnemar
 def evidence(**changes):
     """Ten cases that are 7: the first model has four of them wrong, the second fixes all four."""
     truth = {f"digit-{n:04d}": 7 for n in range(10)}
-    before = truth | {case: 1 for case in list(truth)[:4]}
+    before = truth | dict.fromkeys(list(truth)[:4], 1)
     claim = {"n_fixed": 4, "n_broken": 0, "p_value": 0.125}
     return {"truth": truth, "before": before, "after": truth, "seen": ["digit-9999"], "claim": claim, **changes}
 

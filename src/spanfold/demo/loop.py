@@ -41,7 +41,7 @@ import spanfold
 from spanfold.demo.digits import MAX_CYCLES, Cases, Digits, Floats, split_digits
 from spanfold.demo.hypotheses import propose
 from spanfold.demo.models import PROVIDER, Model, Recipe, fit
-from spanfold.demo.probes import Occlusion, confusions, saliency, signals
+from spanfold.demo.probes import Occlusion, confusions, contact_sheet, saliency, signals
 from spanfold.demo.records import SIGNIFICANT, Confirmation, Diagnosis, Finding, Hypothesis, Repair, StoppedBy
 from spanfold.demo.stats import holm, mcnemar, rank_test
 
@@ -173,7 +173,9 @@ def look_at_failures(cycle: int, model: Model, digits: Digits, plan: Plan, narra
         # An artifact is kept as an array; a name that says map, diff or scores also gets it a figure.
         spanfold.artifact("confusion_map", confused)
         spanfold.artifact("entropy_scores", np.sort(probe.signals["entropy"])[::-1])
-        draw_saliency(model, cases, probe.failed, plan.occlusion)
+        if probe.failed.any():
+            spanfold.artifact("failed_digits_map", contact_sheet(cases.images[probe.failed]))
+            draw_saliency(model, cases, probe.failed, plan.occlusion)
     mostly = f"; it took {truth} for {taken_for} {confused.max()} times" if probe.failed.any() else ""
     narrate(f"M1 cycle {cycle}: {model.name} fails on {probe.failed.sum()} of {len(cases)} cases{mostly}")
     return probe
@@ -181,19 +183,15 @@ def look_at_failures(cycle: int, model: Model, digits: Digits, plan: Plan, narra
 
 def draw_saliency(model: Model, cases: Cases, failed: NDArray[np.bool_], occlusion: Occlusion) -> None:
     """Record which pixels the decisions hang on: of the failures, and of as many successes for comparison."""
-    n_failures = int(failed.sum())
-    if n_failures == 0:
-        return
-    maps: dict[bool, Floats] = {}
+    mean_map: dict[bool, Floats] = {}
     for group in (True, False):
-        drawn: list[Floats] = []
-        for row in np.flatnonzero(failed == group)[:n_failures]:
-            with spanfold.timed("saliency"):
-                drawn.append(saliency(model, cases.images[row], occlusion))
-        maps[group] = np.stack(drawn)
-    spanfold.artifact("saliency_of_each_failure", maps[True])
-    spanfold.artifact("failure_saliency_map", maps[True].mean(axis=0))
-    spanfold.artifact("saliency_diff", maps[True].mean(axis=0) - maps[False].mean(axis=0))
+        maps: list[Floats] = []
+        for row in np.flatnonzero(failed == group)[: failed.sum()]:
+            with spanfold.timed("saliency", case=cases.ids[row]):
+                maps.append(saliency(model, cases.images[row], occlusion))
+        mean_map[group] = np.mean(maps, axis=0)
+    spanfold.artifact("failure_saliency_map", mean_map[True])
+    spanfold.artifact("saliency_diff", mean_map[True] - mean_map[False])
 
 
 # --- M2: which signals tell failures from successes? -----------------------------------------------------------------

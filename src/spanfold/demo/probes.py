@@ -78,3 +78,17 @@ def confusions(truth: Labels, predicted: Labels) -> NDArray[np.int64]:
     np.add.at(counts, (truth, predicted), 1)
     np.fill_diagonal(counts, 0)
     return counts
+
+
+def contact_sheet(images: Floats, columns: int = 6) -> Floats:
+    """Return images side by side as one, `columns` to a row and a pixel of paper between them.
+
+    Args:
+        images: Shape (n, 64), at least one.
+    """
+    n_rows = -(-len(images) // columns)
+    sheet = np.zeros((n_rows * 9 - 1, columns * 9 - 1))
+    for place, image in enumerate(images.reshape(-1, 8, 8)):
+        top, left = place // columns * 9, place % columns * 9
+        sheet[top : top + 8, left : left + 8] = image
+    return sheet

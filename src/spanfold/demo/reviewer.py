@@ -17,7 +17,7 @@ from typing import Any
 import spanfold
 
 
-@spanfold.traced
+@spanfold.traced(capture="output")
 def review(evidence: Mapping[str, Any]) -> dict[str, Any]:
     """Check a claim of improvement against the predictions behind it.
 

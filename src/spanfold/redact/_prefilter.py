@@ -1,0 +1,65 @@
+r"""The pre-filter: one linear-time automaton over bytes that decides whether any rule can apply.
+
+It runs on every record's serialised line and on every text before a rule does, so its law is one-sided: where a rule
+would change a text, the automaton matches the text, and also the text escaped as a JSON string once or twice. The other
+direction is a matter of speed only. Three things keep the law:
+
+- the engine itself runs no rule on a text the automaton passes, so a rule cannot know a secret the automaton does not;
+- the shapes of tokens consist of characters that JSON leaves alone;
+- between a name, its separator and its value every pattern lets backslashes, quotes and escape letters through, and no
+  pattern looks at what stands before (the letter n of an escaped newline may).
+
+The patterns are RE2's, read as Latin-1 so that any bytes will do.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
+
+from spanfold.redact import _assignments, _blocks, _commands, _names, _tokens, _urls
+
+Matcher = Callable[[Any, bytes, int, int], list[tuple[int, int]]]
+"""RE2's own search: anchor, bytes, begin, end. Answers one span, (-1, -1) for none."""
+
+_ESCAPED_BLANKS: Final = r"[ \t\r\n\x1b\\\"'`\]\[tnrum0-9;b]*"
+"""Blanks, quotes, terminal colours and their JSON escapes, in any order."""
+
+_NAME_PROBES: Final = (
+    rf"(?i:{_names.WORDS}|_auth){_names.TAIL}{_ESCAPED_BLANKS}(?:{_assignments.SEPARATOR_PROBE}|[\"']\s*[,}}\]])",
+)
+"""A sensitive name before a separator, or at the end of a string in a list or of a `"name"` whose `"value"` follows."""
+
+_ARGUMENT_PROBES: Final = (r"\"-{1,2}(?:u|p|a|H|user|proxy-user)\\*\"\s*,", _commands.PASSWORD_PROBE)
+"""Options whose value is the next item of a list."""
+
+
+def probes(*, patterns: bool) -> list[str]:
+    """Return the necessary conditions of all rules, or of the sensitive names alone."""
+    found = [*_NAME_PROBES, *_ARGUMENT_PROBES]
+    if patterns:
+        found += (shape.probe or shape.start + shape.rest for shape in _tokens.SHAPES)
+        found += (_tokens.JWT_PROBE, _blocks.PROBE, *_urls.PROBES, *_commands.PROBES)
+    return found
+
+
+def compile_matcher(patterns: Iterable[str], literals: Iterable[bytes]) -> tuple[Matcher, Any]:
+    """Build the automaton; return its search function and the anchor to call it with.
+
+    Raises:
+        RuntimeError: RE2 refused the pattern, which only an enormous number of registered literals can cause.
+    """
+    # Imported here: nothing is loaded before the first text is looked at. The inner class is used because the public
+    # one caches by pattern (a forked child must not get the parent's automaton back) and searches through a generator.
+    import re2 as untyped
+
+    re2 = cast("Any", untyped)
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = 64 << 20
+    alternatives = [pattern.encode("latin-1") for pattern in patterns]
+    alternatives += (re2.escape(literal) for literal in literals)
+    automaton = re2._re2.RE2(b"|".join(alternatives), options)
+    if not automaton.ok():
+        raise RuntimeError(f"the redaction automaton was refused: {automaton.error()!r}")
+    return cast("Matcher", automaton.Match), re2._Anchor.UNANCHORED

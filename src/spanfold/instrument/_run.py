@@ -52,7 +52,7 @@ class Recording:
             durable=settings.durability == "machine",
             scope_version=version(),
         )
-        self._sync_always = settings.durability == "machine"
+        self.is_durable = settings.durability == "machine"
 
     @property
     def trace_id(self) -> str:
@@ -66,7 +66,7 @@ class Recording:
 
     def recorded(self, kind: str) -> None:
         """Told after each line: control records are synced and shown in the documents at once."""
-        if self._sync_always and kind in CONTROL:
+        if self.is_durable and kind in CONTROL:
             self.journal.sync()
         if self.hooks is not None:
             self.hooks.recorded(kind)

@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from spanfold import names
-from spanfold.redact import Gate, Redactor
+from spanfold.redact import Gate, default_redactor
 from spanfold.settings import Settings, resolve
 
 
@@ -39,10 +39,6 @@ class RunHooks(Protocol):
 
     def close(self) -> None:
         """The run has ended and is sealed."""
-        ...
-
-    def abandon(self) -> None:
-        """This is a forked child: leave files, threads and connections to the parent."""
         ...
 
 
@@ -76,7 +72,7 @@ class State:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.settings: Settings | None = None
-        self.redactor = Redactor()
+        self.redactor = default_redactor
         self.gate: Gate | None = None
         self.connector: Connector | None = None
         self.runs: dict[bytes, Any] = {}

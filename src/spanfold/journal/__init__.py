@@ -5,11 +5,14 @@ Reading needs no OpenTelemetry SDK.
 """
 
 from spanfold.journal._decode import NotOtlp, any_value, content, decode_line, fields, line_seal, value_of
+from spanfold.journal._dialect import Dialect, dialect
 from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, field_key, field_name
 from spanfold.journal._heads import file_heads
 from spanfold.journal._messages import encode_messages
+from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, merged, read_journal
 from spanfold.journal._scrub import WITHHELD, Gate
 from spanfold.journal._values import JsonText, Stored, clean_text, dump, load, store, to_json, to_tree
+from spanfold.journal._verify import Finding, FindingCode, Head, JournalVerdict, combined_head, verify_journal
 from spanfold.journal._writer import SUFFIX, Frame, Journal, Position, Stats, describe, genesis, writer_name
 
 __all__ = [
@@ -18,33 +21,47 @@ __all__ = [
     "SUFFIX",
     "WITHHELD",
     "AttributeValue",
+    "Damage",
+    "Dialect",
     "Encoder",
+    "Finding",
+    "FindingCode",
     "Fragment",
     "Frame",
     "Gate",
+    "Head",
     "Journal",
+    "JournalRead",
+    "JournalVerdict",
     "JsonText",
     "NotOtlp",
     "Position",
     "Stats",
     "Stored",
+    "Tail",
     "any_value",
     "clean_text",
+    "combined_head",
     "content",
     "decode_line",
     "describe",
+    "dialect",
     "dump",
     "encode_messages",
     "field_key",
     "field_name",
-    "file_heads",
     "fields",
+    "file_heads",
     "genesis",
+    "journal_files",
     "line_seal",
     "load",
+    "merged",
+    "read_journal",
     "store",
     "to_json",
     "to_tree",
     "value_of",
+    "verify_journal",
     "writer_name",
 ]

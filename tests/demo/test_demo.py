@@ -16,6 +16,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from spanfold.demo import run_demo
+from spanfold.fold import fold_run
+from spanfold.journal import recover_run
 
 STAGES = ("M1", "M2", "M3", "M4", "M5")
 PROGRAM = """
@@ -170,6 +172,7 @@ def test_no_pixel_is_in_a_model_call(result):
         assert call["provider"] == "scikit-learn"
 
 
+@pytest.mark.slow
 def test_too_few_failures_to_learn_from_end_the_loop_without_a_repair(tmp_path):
     lines = []
     result = run_demo(tmp_path, cases=20, narrate=lines.append)
@@ -180,9 +183,10 @@ def test_too_few_failures_to_learn_from_end_the_loop_without_a_repair(tmp_path):
     assert result.accuracy_after == result.accuracy_before
     assert result.reviewer_agrees
     assert lines[-2].endswith("not confirmed")
-    assert document(str(result.run_dir), "run.json")["run_start"]["n_cases"] == 20
+    assert document(str(result.run_dir), "run.json")["run_start"]["settings"]["n_cases"] == 20
 
 
+@pytest.mark.slow
 def test_a_second_demo_in_the_same_directory_takes_the_next_numbers(tmp_path):
     (tmp_path / "007").mkdir()
     (tmp_path / "notes.txt").touch()
@@ -191,6 +195,7 @@ def test_a_second_demo_in_the_same_directory_takes_the_next_numbers(tmp_path):
     assert (result.run_dir, result.second_run_dir) == (tmp_path / "008", tmp_path / "009")
 
 
+@pytest.mark.slow
 def test_recording_switched_off_changes_nothing_but_the_record(tmp_path, monkeypatch):
     recorded = run_demo(tmp_path / "on", cases=60, narrate=lambda line: None)
     monkeypatch.setenv("SPANFOLD_DISABLED", "true")
@@ -220,7 +225,10 @@ def test_a_demo_killed_in_the_middle_leaves_what_was_done_and_says_what_was_open
     process.communicate()
     assert log.exists()
 
-    spanfold = [sys.executable, "-m", "spanfold"]
-    subprocess.run([*spanfold, "run", "recover", str(tmp_path / "001")], check=True, capture_output=True, timeout=60)
     stages = document(str(tmp_path / "001"), "M1/log.json")["stage"]
     assert stages[0]["n_failures"] == len(stages[0]["failed_cases"]) > 5
+    assert "digits" in [span["name"] for span in document(str(tmp_path / "001"), "run.json")["open"].values()]
+
+    recover_run(tmp_path / "001")
+    assert fold_run(tmp_path / "001").status == "interrupted"
+    assert document(str(tmp_path / "001"), "M1/log.json")["stage"][0] == stages[0]

@@ -86,7 +86,7 @@ class Recorded(NamedTuple):
 
 def diagnose(run_dir: Path, plan: Plan, narrate: Narrate) -> Recorded:
     """Run the loop once and record it in `run_dir`."""
-    with spanfold.run("digits", dir=run_dir, **asdict(plan)) as run:
+    with spanfold.run("digits", dir=run_dir, settings=asdict(plan)) as run:
         with spanfold.timed("load", phase="setup"):
             digits = split_digits(plan.seed, plan.n_cases)
         first = train(Recipe(), digits.train)
@@ -170,28 +170,30 @@ def look_at_failures(cycle: int, model: Model, digits: Digits, plan: Plan, narra
             errors_per_class={str(digit): int(n) for digit, n in enumerate(confused.sum(axis=1))},
             most_confused={"digit": truth, "taken_for": taken_for, "times": int(confused.max())},
         )
-        # An artifact is kept as an array; a name that says map, diff or scores also gets it a figure.
-        spanfold.artifact("confusion_map", confused)
-        spanfold.artifact("entropy_scores", np.sort(probe.signals["entropy"])[::-1])
-        if probe.failed.any():
-            spanfold.artifact("failed_digits_map", contact_sheet(cases.images[probe.failed]))
-            draw_saliency(model, cases, probe.failed, plan.occlusion)
+        maps = mean_saliency(model, cases, probe.failed, plan.occlusion) if probe.failed.any() else {}
+        with spanfold.timed("draw"):
+            # An artifact is kept as an array; a name that says map, diff or scores also gets it a figure.
+            spanfold.artifact("confusion_map", confused)
+            spanfold.artifact("entropy_scores", np.sort(probe.signals["entropy"])[::-1])
+            if maps:
+                spanfold.artifact("failed_digits_map", contact_sheet(cases.images[probe.failed]))
+                spanfold.artifact("failure_saliency_map", maps["failures"])
+                spanfold.artifact("saliency_diff", maps["failures"] - maps["successes"])
     mostly = f"; it took {truth} for {taken_for} {confused.max()} times" if probe.failed.any() else ""
     narrate(f"M1 cycle {cycle}: {model.name} fails on {probe.failed.sum()} of {len(cases)} cases{mostly}")
     return probe
 
 
-def draw_saliency(model: Model, cases: Cases, failed: NDArray[np.bool_], occlusion: Occlusion) -> None:
-    """Record which pixels the decisions hang on: of the failures, and of as many successes for comparison."""
-    mean_map: dict[bool, Floats] = {}
-    for group in (True, False):
+def mean_saliency(model: Model, cases: Cases, failed: NDArray[np.bool_], occlusion: Occlusion) -> dict[str, Floats]:
+    """Return which pixels the decisions hang on: of the failures, and of as many successes to compare them with."""
+    means: dict[str, Floats] = {}
+    for name, group in (("failures", failed), ("successes", ~failed)):
         maps: list[Floats] = []
-        for row in np.flatnonzero(failed == group)[: failed.sum()]:
+        for row in np.flatnonzero(group)[: failed.sum()]:
             with spanfold.timed("saliency", case=cases.ids[row]):
                 maps.append(saliency(model, cases.images[row], occlusion))
-        mean_map[group] = np.mean(maps, axis=0)
-    spanfold.artifact("failure_saliency_map", mean_map[True])
-    spanfold.artifact("saliency_diff", mean_map[True] - mean_map[False])
+        means[name] = np.mean(maps, axis=0)
+    return means
 
 
 # --- M2: which signals tell failures from successes? -----------------------------------------------------------------

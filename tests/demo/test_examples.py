@@ -1,0 +1,57 @@
+"""The examples and the tutorial run as they are printed."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+
+
+def run(*arguments: str, cwd: Path) -> str:
+    # Warnings are errors, and so is anything on standard error: an example that loses a record says so there.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_alone_and_leaves_a_finished_run(example, tmp_path):
+    run(str(example), cwd=tmp_path)
+    runs = list((tmp_path / "runs").glob("*/run.json"))
+
+    assert runs
+    for document in runs:
+        record = json.loads(document.read_text(encoding="utf-8"))
+        assert record["run"]["status"] == "completed"
+        assert record["open"] == {}
+
+
+def test_every_example_is_in_their_readme_and_short_enough_to_read():
+    readme = (EXAMPLES[0].parent / "README.md").read_text(encoding="utf-8")
+
+    assert len(EXAMPLES) >= 3
+    for example in EXAMPLES:
+        assert f"({example.name})" in readme
+        assert len(example.read_text(encoding="utf-8").splitlines()) < 60
+
+
+@pytest.mark.slow
+def test_the_python_of_the_tutorial_runs_from_top_to_bottom(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    printed = run("-c", "\n".join(blocks), cwd=tmp_path)
+
+    assert len(blocks) >= 5
+    assert "still ours: no cases to verify on" in printed
+    record = json.loads((tmp_path / "runs" / "broken" / "run.json").read_text(encoding="utf-8"))
+    assert record["run"]["status"] == "failed"
+    mine = json.loads((tmp_path / "runs" / "mine" / "M1" / "log.json").read_text(encoding="utf-8"))
+    assert [stage["failed"] for stage in mine["stage"]] == [["a", "c"], ["b"]]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from spanfold.artifacts.placing import place
 from spanfold.artifacts.results import StoredArtifact, type_name, why
-from spanfold.errors import SpanfoldError, UnsafePathError
-from spanfold.fs import SafeRoot
+from spanfold.errors import SpanfoldError
+from spanfold.fs import SafeRoot, split_relative
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,24 +56,26 @@ def _is_tensor(kind: type) -> bool:
     return all(callable(getattr(kind, name, None)) for name in ("detach", "cpu", "numpy"))
 
 
-def to_array(value: object) -> "Array":
-    """Return an array or tensor as a plain NumPy array, its element type kept.
+def to_array(value: object) -> "tuple[Array, str | None]":
+    """Return an array or tensor as a plain NumPy array, and a note of what was changed.
 
-    A list of equal shapes is stacked along a new first axis.
+    A list of equal shapes is stacked along a new first axis. The note is
+    `widened` when the element type had to become float32.
 
     Raises:
         NotStorable: It cannot be written without pickle, or its shapes differ.
         Exception: Whatever the object's own methods raise.
     """
     if isinstance(value, list | tuple):
-        return _stacked([_single(item) for item in cast("list[object] | tuple[object, ...]", value)])
+        arrays, notes = zip(*(_single(item) for item in cast("list[object] | tuple[object, ...]", value)), strict=True)
+        return _stacked(list(arrays)), next((note for note in notes if note), None)
     return _single(value)
 
 
-def _single(item: object) -> "Array":
+def _single(item: object) -> "tuple[Array, str | None]":
     if not _is_single(item):
         raise NotStorable(f"the list holds a {type_name(item)} beside arrays")
-    value = _numpy_of(item) if _is_tensor(type(item)) else item
+    value, note = _numpy_of(item) if _is_tensor(type(item)) else (item, None)
     import numpy as np
 
     if isinstance(value, np.ma.MaskedArray):
@@ -81,17 +83,19 @@ def _single(item: object) -> "Array":
     array = np.asarray(value)
     if array.dtype.hasobject:
         raise NotStorable("elements of type object would need pickle, which runs code when it is read")
-    # Types that other packages add to NumPy (ml_dtypes); all of them are narrower than float32.
-    return array.astype(np.float32) if array.dtype.isbuiltin == 2 else array
+    if array.dtype.isbuiltin == 2:
+        # Types that other packages add to NumPy (ml_dtypes); all of them are narrower than float32.
+        return array.astype(np.float32), "widened"
+    return array, note
 
 
-def _numpy_of(value: Any) -> Any:
+def _numpy_of(value: Any) -> tuple[Any, str | None]:
     tensor = value.detach().cpu()
     try:
-        return tensor.numpy()
+        return tensor.numpy(), None
     except TypeError:
         # NumPy has no such element type; float32 holds each value of the ones that frameworks use (bfloat16, float8).
-        return tensor.float().numpy()
+        return tensor.float().numpy(), "widened"
 
 
 def _stacked(arrays: "list[Array]") -> "Array":
@@ -123,13 +127,12 @@ def store_array(root: SafeRoot, folder: str, stem: str, obj: object) -> StoredAr
 
 def store_with_array(root: SafeRoot, folder: str, stem: str, obj: object) -> "tuple[StoredArtifact, Array | None, str]":
     """Keep an array; return the result, the array that was kept and the stem of its file."""
+    split_relative(folder)
     array: Array | None = None
     try:
-        array = to_array(obj)
+        array, note = to_array(obj)
         chunks = _npy(array)
         placed = place(root, folder, stem, ".npy", chunks)
-    except UnsafePathError:
-        raise
     except NotStorable as error:
         return _refused(obj, array, str(error)), None, stem
     except ModuleNotFoundError:
@@ -145,6 +148,7 @@ def store_with_array(root: SafeRoot, folder: str, stem: str, obj: object) -> "tu
         size_bytes=placed.size_bytes,
         shape=array.shape,
         dtype=str(array.dtype),
+        note=note,
     )
     return stored, array, placed.stem
 
@@ -154,16 +158,29 @@ def _refused(obj: object, array: "Array | None", reason: str) -> StoredArtifact:
     return StoredArtifact(kind="none", type=type_name(obj), shape=shape, reason=reason)
 
 
+def _npy_of_records(array: "Array") -> Callable[[], Iterable[bytes]]:
+    """Return the `.npy` file of an array of records, whose header may need a newer version of the format."""
+    from numpy.lib import format as npy
+
+    for version in ((1, 0), (2, 0), (3, 0)):
+        # Named, because NumPy warns when it chooses a newer one itself.
+        whole = io.BytesIO()
+        try:
+            npy.write_array(whole, array, version=version, allow_pickle=False)
+        except ValueError:
+            continue
+        data = whole.getvalue()
+        return lambda: (data,)
+    raise NotStorable("no version of the .npy format holds its field names")
+
+
 def _npy(array: "Array") -> Callable[[], Iterable[bytes]]:
     """Return the bytes of the `.npy` file, in chunks, without a second copy of the array."""
     import numpy as np
     from numpy.lib import format as npy
 
     if array.dtype.names is not None or array.dtype.itemsize == 0:
-        # Names of fields may need a newer header; records are small next to tensors.
-        whole = io.BytesIO()
-        npy.write_array(whole, array, allow_pickle=False)
-        return lambda: (whole.getvalue(),)
+        return _npy_of_records(array)
     header = io.BytesIO()
     facts = npy.header_data_from_array_1_0(array)
     npy.write_array_header_1_0(header, facts)

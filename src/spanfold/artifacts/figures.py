@@ -33,17 +33,12 @@ _LINE_WORDS: Final = ("entropy", "score", "prob", "weight", "rollout")
 
 
 # Fonts and text layout are shared by all figures of the process and are not safe to use from two threads.
-_drawing = threading.Lock()
-
-
-def _fresh_lock() -> None:
-    # A child forked while another thread was drawing would wait for that thread for ever.
-    global _drawing
-    _drawing = threading.Lock()
-
+_drawing = threading.RLock()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fresh_lock)
+    # Matplotlib has such locks too. A child forked while another thread draws would wait for them for ever, so the
+    # fork waits until our picture is done. The lock is reentrant because drawing may itself start a process.
+    os.register_at_fork(before=_drawing.acquire, after_in_parent=_drawing.release, after_in_child=_drawing.release)
 
 
 @dataclass(frozen=True, slots=True)

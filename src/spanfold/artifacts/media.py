@@ -98,12 +98,12 @@ def store_media(
     try:
         if data is not None:
             label = label if os.path.splitext(label)[1] else label + sniffed_suffix(data)
-            _require(label, len(data), max_bytes, kinds)
+            _require_kind(label, kinds)
+            _require_size(len(data), max_bytes)
             return _keep(root, label, lambda: (data,))
         # The kind of the file itself counts, not that of the name it is given here.
-        _require(os.path.basename(path), 0, max_bytes, kinds)
+        _require_kind(os.path.basename(path), kinds)
         with _open_allowed(root, path, allowed_roots) as file:
-            _require(label, os.fstat(file.fileno()).st_size, max_bytes, kinds)
             return _keep(root, label, lambda: read_chunks(file, max_bytes))
     except NotCopied as error:
         return StoredMedia(label, reason=str(error))
@@ -113,10 +113,13 @@ def store_media(
         return StoredMedia(label, reason=why(error))
 
 
-def _require(label: str, size: int, max_bytes: int, kinds: Collection[str]) -> None:
+def _require_kind(label: str, kinds: Collection[str]) -> None:
     suffix = os.path.splitext(label)[1].lower()
     if suffix not in kinds:
         raise NotCopied(f"{suffix or 'no suffix'} is none of the kinds that are copied")
+
+
+def _require_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise NotCopied(f"{size} bytes are more than the {max_bytes} that are copied")
 
@@ -159,16 +162,17 @@ def _verified(chunks: Chunks, digest: str) -> Iterator[bytes]:
 
 
 def read_chunks(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
-    """Yield a file from its start, and fail when it has grown over a size.
+    """Yield a file from its start, unless it is larger than `max_bytes` or becomes so.
 
     Raises:
-        NotCopied: There are more than `max_bytes`.
+        NotCopied: It is.
     """
+    _require_size(os.fstat(file.fileno()).st_size, max_bytes)
     file.seek(0)
-    size = 0
+    left = max_bytes
     while chunk := file.read(_CHUNK_BYTES):
-        size += len(chunk)
-        if size > max_bytes:
+        left -= len(chunk)
+        if left < 0:
             raise NotCopied(f"it has grown over the {max_bytes} bytes that are copied")
         yield chunk
 

@@ -28,15 +28,14 @@ from spanfold.artifacts.figures import figure_bytes, render_figure
 from spanfold.artifacts.media import MAX_MEDIA_BYTES, MEDIA_TYPES, NotCopied, file_name, read_chunks, sniffed_suffix
 from spanfold.artifacts.placing import Chunks, place
 from spanfold.artifacts.results import Kind, StoredArtifact, type_name, why
-from spanfold.errors import UnsafePathError
-from spanfold.fs import SafeRoot
+from spanfold.fs import SafeRoot, split_relative
 
 Scrub: TypeAlias = Callable[[str], str]
 """Takes the secrets out of a text (`spanfold.redact`)."""
 ToTree: TypeAlias = Callable[[Any], tuple[Any, str | None]]
 """Turns an object into a tree of JSON values and a note of what was changed (`spanfold.journal.to_tree`)."""
 
-MAX_NODES: Final = 1_000_000
+MAX_NODES: Final = 500_000
 """int. Most values one JSON file holds."""
 MAX_SCRUBBED_BYTES: Final = 64 * 1024 * 1024
 """int, bytes. Largest file copied that is no media: it is searched for secrets in memory."""
@@ -72,10 +71,9 @@ def store(
     Raises:
         UnsafePathError: `folder` is no safe relative path.
     """
+    split_relative(folder)
     try:
         return _store(root, folder, scrub(name), value, scrub, to_tree)
-    except UnsafePathError:
-        raise
     except (NotCopied, NotStorable) as error:
         reason = str(error)
     except Exception as error:
@@ -137,9 +135,7 @@ def store_json(
     """
     tree, note = to_tree(value)
     if _says_only_its_type(tree, value):
-        raise NotStorable(
-            f"a {type_name(value)} has no file form: give its data as text, bytes, a dict or list, an array or a Path"
-        )
+        raise _formless(value)
     walk = _Walk(scrub)
     text = json.dumps(walk.visit(tree), indent=2, allow_nan=False)
     data = f"{text}\n".encode("ascii")
@@ -147,6 +143,12 @@ def store_json(
         root, folder, name.removesuffix(".json"), ".json", value, "json", "application/json", lambda: (data,)
     )
     return replace(stored, note=note or walk.note)
+
+
+def _formless(value: object) -> NotStorable:
+    return NotStorable(
+        f"a {type_name(value)} has no file form: give its data as text, bytes, a dict or list, an array or a Path"
+    )
 
 
 def _says_only_its_type(tree: object, value: object) -> bool:
@@ -180,7 +182,7 @@ class _Walk:
             return {self._key(key): self.visit(item) for key, item in cast("dict[Any, Any]", value).items()}
         if isinstance(value, list | tuple):
             return [self.visit(item) for item in cast("list[Any]", value)]
-        raise NotStorable(f"it holds a {type_name(value)}, which has no form in JSON")
+        raise _formless(value)
 
     def _key(self, key: object) -> str:
         if isinstance(key, str):

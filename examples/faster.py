@@ -1,4 +1,4 @@
-"""Is the new way faster, where, and is it real? Two runs of the same work, compared. Needs `spanfold[figures]`.
+"""Is the new way faster, where, and is it real? Two runs of the same work, compared.
 
 python examples/faster.py
 """

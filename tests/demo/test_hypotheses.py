@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+import spanfold
 from spanfold.demo.hypotheses import propose
 from spanfold.demo.records import Finding
 
@@ -97,6 +98,24 @@ def test_a_configured_model_proposes_instead_of_the_rules(monkeypatch, wrapped):
     # It is shown what separates, and nothing else.
     assert '"disagreement"' in body["messages"][0]["content"]
     assert '"signal": "ink"' not in body["messages"][0]["content"]
+
+
+def test_the_call_of_the_model_is_recorded_and_the_key_is_not(monkeypatch, tmp_path):
+    reply = completion(json.dumps(ANSWER), model="m-2", usage={"prompt_tokens": 5, "completion_tokens": 7})
+    with endpoint(reply) as (url, seen):
+        monkeypatch.setenv("SPANFOLD_DEMO_MODEL", "m")
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_API_KEY", "not-a-real-key-0123456789")
+        with spanfold.run("asked", dir=tmp_path / "run"), spanfold.stage("M3", cycle=0):
+            propose(0, FINDINGS)
+
+    [call] = json.loads((tmp_path / "run" / "M3" / "log.json").read_text(encoding="utf-8"))["model_calls"]
+    assert (call["model"], call["provider"], call["operation"], call["served_model"]) == ("m", "openai", "chat", "m-2")
+    assert call["input"] == seen[0][2]["messages"]
+    assert call["output"] == json.dumps(ANSWER)
+    assert call["usage"] == {"input_tokens": 5, "output_tokens": 7}
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.is_dir() or b"not-a-real-key-0123456789" not in path.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,10 @@ def write_rows(path: Path, rows: Iterable[dict[str, object]]) -> Path:
 
 @dataclass
 class RunWriter:
-    """Builds the rows of a native run: ids, parents and depths follow from the nesting of `span` calls."""
+    """Builds the rows of a native run: ids, parents and depths follow from the nesting of `span` calls.
+
+    As a recorder writes them: the run has a row of its own, and its stages have its span id but not its name as parent.
+    """
 
     name: str = "digits"
     rows: list[dict[str, object]] = field(default_factory=list)
@@ -57,6 +60,7 @@ class RunWriter:
     def span(
         self, stage: str, start: float, seconds: float, inside: dict[str, object] | None = None, **fields: object
     ) -> dict[str, object]:
+        above = None if inside is None or inside["stage"] == "run" else inside
         made = row(
             stage,
             start,
@@ -64,12 +68,15 @@ class RunWriter:
             run_id=self.name,
             span_id=f"{len(self.rows) + 1:016x}",
             parent_span_id=inside and inside["span_id"],
-            parent=inside and inside["stage"],
-            depth=int(str(inside["depth"])) + 1 if inside else 0,
+            parent=above and above["stage"],
+            depth=int(str(above["depth"])) + 1 if above else 0,
             **fields,
         )
         self.rows.append(made)
         return made
+
+    def run(self, seconds: float, **fields: object) -> dict[str, object]:
+        return self.span("run", 0, seconds, container=True, **kind("run", name=self.name), **fields)
 
     def write(self, run_dir: Path, run: dict[str, object] | None = None) -> Path:
         """Write the directory, children before parents as a recorder does; returns it."""
@@ -102,7 +109,7 @@ def loop_run(
     load, probe = took(0.4), took(2.0)
     lengths = [took(0.5 * slow) for _ in range(calls)]
     judge = sum(lengths) + took(0.3)
-    top = made.span("digits", 0, load + probe + judge, **kind("run", name=run_dir.name))
+    top = made.run(load + probe + judge)
     made.span("load", 0, load, top, **kind("timing"), phase="setup")
     made.span("m1", load, probe, top, **kind("stage", name="M1"))
     second = made.span("m2", load + probe, judge, top, **kind("stage", name="M2"))

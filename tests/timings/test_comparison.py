@@ -246,7 +246,7 @@ def test_a_damaged_file_is_compared_by_its_good_rows_with_a_caution(tmp_path: Pa
 
 def test_interrupted_failed_and_repeated_runs_are_said(tmp_path: Path) -> None:
     made = RunWriter("bad")
-    top = made.span("digits", 0, 5, **kind("run"), ok=False)
+    top = made.run(5, ok=False)
     stage_row = made.span("m2", 0, 4, top, **kind("stage"))
     made.span("model_call", 0, 1, stage_row)
     failed = made.write(tmp_path / "failed")

@@ -53,7 +53,7 @@ def test_a_waterfall_grows_with_its_lanes_up_to_a_bound(tmp_path: Path) -> None:
 @pytest.mark.case("C-035")
 def test_one_failed_span_of_ten_thousand_is_seen(tmp_path: Path) -> None:
     made = RunWriter()
-    top = made.span("digits", 0, 1000, **kind("run"))
+    top = made.run(1000)
     for number in range(10_000):
         made.span("model_call", number * 0.1, 0.05, top, **kind("model_call"), ok=number != 5000)
     target = waterfall(made.write(tmp_path / "big"), tmp_path / "big.svg")

@@ -117,17 +117,21 @@ def test_paths_start_below_the_run_so_that_runs_of_different_names_align(tmp_pat
 
 def test_stages_of_an_interrupted_run_align_with_those_of_a_whole_one(tmp_path: Path) -> None:
     made = RunWriter()
-    top = made.span("digits", 0, 10, **kind("run"))
+    top = made.run(10)
     stage = made.span("m2", 1, 5, top, **kind("stage"))
     call = made.span("model_call", 2, 1, stage, **kind("model_call"))
     made.span("tool", 2, 0.5, call)
-    made.rows = [row for row in made.rows if row["stage"] != "digits"]
+    made.rows = [row for row in made.rows if row["stage"] != "run"]
     whole_stage = stage_paths(read_timings(made.write(tmp_path / "no-run") / "timings.jsonl").rows)
     made.rows = [row for row in made.rows if row["stage"] != "m2"]
     lost_stage = stage_paths(read_timings(made.write(tmp_path / "no-stage") / "timings.jsonl").rows)
 
+    made.rows = [row for row in made.rows if row["stage"] != "model_call"]
+    lost_call = stage_paths(read_timings(made.write(tmp_path / "no-call") / "timings.jsonl").rows)
+
     assert list(whole_stage) == ["m2", "m2/model_call", "m2/model_call/tool"]
-    assert list(lost_stage) == ["…/m2/model_call", "…/m2/model_call/tool"]
+    assert list(lost_stage) == ["m2/model_call", "m2/model_call/tool"]
+    assert list(lost_call) == ["…/model_call/tool"]
 
 
 def test_a_deep_recursion_shares_one_path_beyond_a_depth() -> None:

@@ -1,8 +1,10 @@
 """What two sides of a comparison must have in common for their times to mean the same.
 
-Facts come from `run.json` beside the timings, and models from the rows too. A
-`run.json` is free to lack any of them, so a fact is one of three: the same on
-both sides, different, or unknown; unknown ones are listed, never taken as same.
+Facts come from `run.json` beside the timings: `run` says where and with what a
+run was made, `run_start` also what its program said about it. Models come from
+the rows too. A `run.json` is free to lack any of them, so a fact is one of three:
+the same on both sides, different, or unknown; unknown ones are listed, never
+taken as same.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +36,30 @@ _SCALARS: Final = (str, int, float, bool)
 _FACT_OF: Final[Mapping[str, str]] = {
     spelling: fact for fact, spellings in _SPELLINGS.items() for spelling in spellings
 }
+# What a recorder writes into every run_start of its own accord; everything else there is what the program told of itself.
+_HOUSEKEEPING: Final = frozenset(
+    [
+        "event",
+        "schema_version",
+        "event_seq",
+        "trace_id",
+        "span_id",
+        "stage",
+        "cycle",
+        "ts",
+        "start",
+        "end",
+        "seconds",
+        "self_seconds",
+        "status",
+        "name",
+        "pid",
+        "argv",
+        "otel_trace_id",
+        "otel_span_id",
+        "otel_parent_span_id",
+    ]
+)
 
 FACTS: Final = (*_SPELLINGS, SETTINGS)
 """Every fact that is compared."""
@@ -56,22 +82,31 @@ def read_facts(run_dir: Path | None, rows: Iterable[TimingRow]) -> RunFacts:
         run_dir: Where its `run.json` may be; None when there is nowhere to look.
         rows: Its timing rows, for the models they name.
     """
+    document = _read_run_json(run_dir)
     values: dict[str, set[str]] = {}
-    settings: dict[str, str] | None = None
-    for names, value in _leaves(_run_record(run_dir)):
-        table = next((at for at, name in enumerate(names) if name in _TABLES), None)
-        if table is not None:
-            settings = settings or {}
-            settings[".".join(names[table + 1 :])] = str(value)
-        elif fact := _fact(names):
-            values.setdefault(fact, set()).add(str(value))
-    models = {model for row in rows if isinstance(model := row.attributes.get("model"), str)}
+    settings: dict[str, str] | None = {} if isinstance(document.get("run_start"), dict) else None
+    for part in ("run", "run_start"):
+        for names, value in _leaves(document.get(part)):
+            table = next((at for at, name in enumerate(names) if name in _TABLES), None)
+            if table is not None:
+                settings = {} if settings is None else settings
+                settings[".".join(names[table + 1 :])] = str(value)
+            elif fact := _fact(names):
+                values.setdefault(fact, set()).add(str(value))
+            elif settings is not None and part == "run_start" and names and names[0] not in _HOUSEKEEPING:
+                settings[".".join(names)] = str(value)
+    models = {model for row in rows if (model := _model(row)) is not None}
     if models:
-        values["model"] = values.get("model", set()) | models
+        values["model"] = models
     return RunFacts({fact: frozenset(found) for fact, found in values.items()}, settings)
 
 
-def _run_record(run_dir: Path | None) -> object:
+def _model(row: TimingRow) -> str | None:
+    """Return the model a row names: the one that answered, where that is known."""
+    return next((m for key in ("served_model", "model") if isinstance(m := row.attributes.get(key), str)), None)
+
+
+def _read_run_json(run_dir: Path | None) -> Mapping[str, object]:
     if run_dir is None:
         return {}
     try:
@@ -81,7 +116,7 @@ def _run_record(run_dir: Path | None) -> object:
         document: object = orjson.loads(root.read_bytes("run.json"))
     except (OSError, SpanfoldError, orjson.JSONDecodeError):
         return {}
-    return cast("dict[str, object]", document).get("run") if isinstance(document, dict) else {}
+    return cast("dict[str, object]", document) if isinstance(document, dict) else {}
 
 
 def _leaves(value: object) -> Iterator[tuple[tuple[str, ...], object]]:

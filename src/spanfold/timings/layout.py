@@ -81,7 +81,7 @@ def lay_out(read: TimingRead) -> Layout:
     rows = [row for row in read.rows if row.measured and row.start_ns is not None]
     tree = TimingTree(rows)
     paths = tree.paths()
-    intervals = [interval for index in range(len(rows)) if (interval := tree.interval(index)) is not None]
+    intervals = [interval for interval in tree.intervals if interval is not None]
     extent = Interval(min((i.start for i in intervals), default=0), max((i.stop for i in intervals), default=0))
     by_path = len(rows) > SINGLE_LANES
     order = _in_order(tree)

@@ -18,7 +18,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, NamedTuple, cast
 
@@ -136,9 +136,9 @@ def _read(path: Path, file: BinaryIO) -> TimingRead:
     found: list[tuple[_Piece, TimingRow]] = []
     skipped: list[SkippedLine] = []
     for piece in _pieces(file):
-        row = "malformed" if piece.record is None else _interpret(piece.record)
+        row = "malformed" if piece.record is None else _interpret(piece.record, piece)
         if isinstance(row, TimingRow):
-            found.append((piece, replace(row, line=piece.line, offset=piece.offset)))
+            found.append((piece, row))
         else:
             skipped.append(piece.skipped(row))
     lines = len(found) + len(skipped)
@@ -242,7 +242,7 @@ def _clean_text(text: str) -> str:
 # --- JSON objects into rows --------------------------------------------------------------------------------------
 
 
-def _interpret(record: Mapping[str, object]) -> TimingRow | SkipReason:
+def _interpret(record: Mapping[str, object], at: _Piece) -> TimingRow | SkipReason:
     """Turn a JSON object into a row, or say why it is none (EP 8.1)."""
     if record.get("schema") not in (None, names.TIMING_SCHEMA):
         return "schema"
@@ -285,6 +285,8 @@ def _interpret(record: Mapping[str, object]) -> TimingRow | SkipReason:
         self_seconds=_duration(record.get("self_seconds"), None),
         extra={key: value for key, value in record.items() if key not in _KNOWN},
         flags=fields.flags,
+        line=at.line,
+        offset=at.offset,
     )
 
 

@@ -125,7 +125,7 @@ class _Sums:
 
     def summary(self, skipped: Mapping[str, int]) -> Summary:
         rows = self._tree.rows
-        placed = [interval for index in self._eligible if (interval := self._tree.interval(index)) is not None]
+        placed = [interval for index in self._eligible if (interval := self._tree.intervals[index]) is not None]
         work = _sum_known(self._self_ns[index] for index in self._eligible)
         covered_ns = covered(placed) if placed else None
         windows, wall_source = self._wall()
@@ -158,7 +158,7 @@ class _Sums:
         measured = [
             (row, interval)
             for index, row in enumerate(self._tree.rows)
-            if row.measured and (interval := self._tree.interval(index)) is not None
+            if row.measured and (interval := self._tree.intervals[index]) is not None
         ]
         cells = [interval for row, interval in measured if row.container and row.stage == "cell"]
         if cells:

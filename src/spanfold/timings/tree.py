@@ -13,7 +13,7 @@ from typing import Final
 
 from spanfold.timings.intervals import Interval, clip, covered
 from spanfold.timings.parents import NO_PARENT, find_parents
-from spanfold.timings.rows import CONTAINER_STAGES, TimingRow
+from spanfold.timings.rows import TimingRow
 
 RUN_PATH: Final = "(run)"
 """Path of a run as a whole. Below it paths start at the run's own stages: `m2/model_call`."""
@@ -35,16 +35,12 @@ class TimingTree:
         self.rows: Final[Sequence[TimingRow]] = tuple(rows)
         self.parents: Final[Sequence[int]] = find_parents(self.rows)
         self.children: Final[Sequence[Sequence[int]]] = _children(self.parents)
+        self.intervals: Final[Sequence[Interval | None]] = [_interval(row) for row in self.rows]
+        """Where each row lies in time; None when it has no place."""
 
     def is_orphan(self, index: int) -> bool:
         """Tell whether a row names a parent that is not there."""
         return self.parents[index] == NO_PARENT and self.rows[index].parent is not None
-
-    def interval(self, index: int) -> Interval | None:
-        """Return where a row lies in time; None when it has no place."""
-        row = self.rows[index]
-        start, stop = row.start_ns, row.stop_ns
-        return None if start is None or stop is None else Interval(start, stop)
 
     def top_down(self) -> list[int]:
         """Return every index, parents before their children, in file order among siblings."""
@@ -76,7 +72,7 @@ class TimingTree:
         inner: list[list[Interval]] = [[] for _ in self.rows]
         owner = self._nearest_that_works()
         for index, row in enumerate(self.rows):
-            interval, parent = self.interval(index), self.parents[index]
+            interval, parent = self.intervals[index], self.parents[index]
             if interval is None or not row.measured or parent == NO_PARENT:
                 continue
             if self.rows[parent].container:
@@ -113,10 +109,8 @@ class TimingTree:
         if parent != NO_PARENT:
             above = paths[parent]
             return ("", 1) if above == RUN_PATH else (above, depths[parent] + 1)
-        if row.parent is None or row.depth in (None, 0):
-            return "", 1
-        # An interrupted run has no row of its own; its stages still align with those of a whole run.
-        if row.depth == 1 and row.parent not in CONTAINER_STAGES:
+        # An interrupted activity has no row. Where only the run is missing, its stages align with those of a whole run.
+        if row.parent is None or row.depth in (None, 0) or (row.depth == 1 and row.parent == "run"):
             return "", 1
         return (row.parent, 2) if row.depth == 1 else (f"{LOST}/{row.parent}", 3)
 
@@ -132,7 +126,7 @@ class TimingTree:
         return nearest
 
     def _outside(self, index: int, inner: Sequence[Interval]) -> int | None:
-        interval = self.interval(index)
+        interval = self.intervals[index]
         if interval is None:
             return None
         return interval.stop - interval.start - covered(clip(inner, interval))
@@ -153,6 +147,10 @@ def stage_paths(rows: Iterable[TimingRow]) -> dict[str, tuple[TimingRow, ...]]:
     for path, row in zip(tree.paths(), tree.rows, strict=True):
         grouped.setdefault(path, []).append(row)
     return {path: tuple(sorted(grouped[path], key=_start)) for path in sorted(grouped)}
+
+
+def _interval(row: TimingRow) -> Interval | None:
+    return None if row.start_ns is None else Interval(row.start_ns, row.start_ns + row.duration_ns)
 
 
 def _start(row: TimingRow) -> int:

@@ -87,7 +87,7 @@ def line(record: dict[str, Any], seq: int = 0, prev: str = "", *, resource: dict
     outer, scoped, items = (
         ("resourceSpans", "scopeSpans", "spans") if "name" in record else ("resourceLogs", "scopeLogs", "logRecords")
     )
-    inner = {"scope": scope, items: [record], "schemaUrl": SCHEMA}
+    inner = {"scope": scope, items: [record], **({"schemaUrl": SCHEMA} if "name" in record else {})}
     return compact({outer: [{"resource": {"attributes": attributes}, scoped: [inner]}]}).encode() + b"\n"
 
 

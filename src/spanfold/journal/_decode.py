@@ -150,7 +150,7 @@ def _learn_frame(line: bytes, tree: dict[str, Any], record: Record) -> None:
     opening = b'"}}]},"%b":[' % items.encode()
     start = line.find(_SEQ)
     body = line.find(opening, start) + len(opening)
-    end = line.rfind(b'],"schemaUrl":')
+    end = max(line.rfind(b'],"schemaUrl":'), line.rfind(b"]}]}]}"))
     if not (0 < start < body < end) or record.scope.attributes or len(tree) != 1:
         return
     try:

@@ -77,13 +77,13 @@ def verify_journal(run_dir: Path) -> JournalVerdict:
     files = journal_files(run_dir)
     if not files:
         raise JournalMissing(run_dir)
-    marks = _Marks()
+    marks = Marks()
     for path in files:
         marks.read(path)
     return _Judgement(run_dir, files, marks).verdict()
 
 
-class _Seal(NamedTuple):
+class Seal(NamedTuple):
     """A sealing line."""
 
     path: Path
@@ -110,11 +110,11 @@ class _Root(NamedTuple):
     seq: int
 
 
-class _Marks:
+class Marks:
     """The lines of a journal that say something about the others: seals and ended root spans."""
 
     def __init__(self) -> None:
-        self.seals: list[_Seal] = []
+        self.seals: list[Seal] = []
         self.roots: list[_Root] = []
 
     def read(self, path: Path) -> None:
@@ -128,7 +128,7 @@ class _Marks:
                 frames.add(_frame(line.data))
 
     @property
-    def newest_seal(self) -> _Seal | None:
+    def newest_seal(self) -> Seal | None:
         return max((s for s in self.seals if s.heads), key=lambda s: (s.time_ns, s.path), default=None)
 
 
@@ -147,10 +147,11 @@ _SEALED_LINE: Final = (
 
 def _frame(data: bytes) -> tuple[bytes, bytes]:
     """Return what stands before the sequence number and behind the record: the same on all event lines of a file."""
-    return data[: data.find(b'{"key":"%b"' % names.LINE_SEQ.encode())], data[data.rfind(b'],"schemaUrl":') :]
+    end = data.find(b'"}', data.rfind(b'"spanId":"')) + 2
+    return data[: data.find(b'{"key":"%b"' % names.LINE_SEQ.encode())], data[end:]
 
 
-def _read_seal(path: Path, line: Line, frames: set[tuple[bytes, bytes]]) -> _Seal:
+def _read_seal(path: Path, line: Line, frames: set[tuple[bytes, bytes]]) -> Seal:
     """Read a sealing line and hold it against the only form it may have.
 
     No line follows it, so no hash vouches for its bytes. Everything it holds is
@@ -162,14 +163,14 @@ def _read_seal(path: Path, line: Line, frames: set[tuple[bytes, bytes]]) -> _Sea
         found = value_of(record, _HEADS)
         heads = {name: Head(int(h["seq"]), str(h["head"]), int(h["size"])) for name, h in found.items()}
     except (NotOtlp, ValueError, TypeError, KeyError, AttributeError):
-        return _Seal(path, link, 0, {}, "heads that cannot be read")
+        return Seal(path, link, 0, {}, "heads that cannot be read")
     text = orjson.dumps({name: head._asdict() for name, head in heads.items()}, option=orjson.OPT_SORT_KEYS).decode()
     for before, behind in frames or {_frame(line.data)}:
         time = record.time_ns
         form = _SEALED_LINE % (before, link.seq, link.prev.encode(), time, time, orjson.dumps(text), behind)
         if line.data == form:
-            return _Seal(path, link, time, heads, "")
-    return _Seal(path, link, record.time_ns, heads, "a sealing record of another form")
+            return Seal(path, link, time, heads, "")
+    return Seal(path, link, record.time_ns, heads, "a sealing record of another form")
 
 
 def _read_root(path: Path, line: Line) -> list[_Root]:
@@ -187,7 +188,7 @@ def _read_root(path: Path, line: Line) -> list[_Root]:
 class _Judgement:
     """Holds the files of a journal against its chain, its newest seal and its root span."""
 
-    def __init__(self, run_dir: Path, files: list[Path], marks: _Marks) -> None:
+    def __init__(self, run_dir: Path, files: list[Path], marks: Marks) -> None:
         self.folder = files[0].parent
         self.marks = marks
         self.seal = marks.newest_seal
@@ -340,6 +341,8 @@ class _Judgement:
     def root_head(self, root: _Root, others: Mapping[str, tuple[int, str]]) -> str:
         """Return what the root span must carry when the other files ended as given."""
         own_seq = root.seq - sum(seq for seq, _ in others.values())
+        if own_seq == 0:
+            return combined_head(others)
         own = root.line.prev if own_seq == root.line.seq - 1 else _head_at(root.path, own_seq)
         return combined_head({**others, root.path.name: (own_seq, own)})
 

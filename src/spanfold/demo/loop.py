@@ -179,7 +179,7 @@ def look_at_failures(cycle: int, model: Model, digits: Digits, plan: Plan, narra
                 spanfold.artifact("failed_digits_map", contact_sheet(cases.images[probe.failed]))
                 spanfold.artifact("failure_saliency_map", maps["failures"])
                 spanfold.artifact("saliency_diff", maps["failures"] - maps["successes"])
-    mostly = f"; it took {truth} for {taken_for} {confused.max()} times" if probe.failed.any() else ""
+    mostly = f", mostly {truth} taken for {taken_for} ({confused.max()}×)" if probe.failed.any() else ""
     narrate(f"M1 cycle {cycle}: {model.name} fails on {probe.failed.sum()} of {len(cases)} cases{mostly}")
     return probe
 

@@ -49,11 +49,11 @@ def test_a_waterfall_shows_each_span_of_a_short_run_where_it_ran(tmp_path: Path)
     top = made.run(8)
     made.span("m1", 0, 4, top, **kind("stage", name="M1"))
     second = made.span("m2", 4, 4, top, **kind("stage"))
-    made.span("tool", 6, 2, second, **kind("tool", name="grep"), ok=False)
+    made.span("tool", 6, 2, second, **kind("tool", name="execute_tool grep", tool="grep"), ok=False)
 
     assert render_waterfall_text(read_of(made, tmp_path), width=49).splitlines() == [
         "small            0                 8.00 s",
-        "run small        ████████████████████████  8.00 s",
+        "(run)            ████████████████████████  8.00 s",
         "  m1             ████████████              4.00 s",
         "  m2                         ████████████  4.00 s",
         "    tool grep ✗                    ██████  2.00 s",

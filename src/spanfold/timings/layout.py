@@ -29,6 +29,9 @@ MAX_LANES: Final = 60
 MAX_INDENT: Final = 10
 """Labels of deeper lanes are indented no further."""
 
+# The name of such a span repeats what was done; this attribute says with whom.
+_NAMED_BY: Final = {"model_call": "model", "agent": "agent", "tool": "tool"}
+
 _PARTS: Final = 1500
 """Bars closer than this part of the whole are drawn as one when there are many."""
 
@@ -156,7 +159,10 @@ def _label_of_path(path: str) -> str:
 
 
 def _label_of_span(row: TimingRow) -> str:
-    name = next((value for key in ("name", "model") if isinstance(value := row.attributes.get(key), str)), "")
+    if row.kind == "run":
+        return RUN_PATH  # its name is the title
+    keys = (_NAMED_BY.get(row.kind or "", "name"), "name")
+    name = next((value for key in keys if isinstance(value := row.attributes.get(key), str)), "")
     return row.stage if name.lower() in ("", row.stage) else f"{row.stage} {printable(name)}"
 
 

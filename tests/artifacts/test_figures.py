@@ -192,6 +192,7 @@ class TestFile:
         (root.path / "a").write_text("a file where the folder should be")
         assert render_figure(root, "a", "map", np.eye(3)) is None
 
+    @pytest.mark.slow
     def test_the_same_array_gives_the_same_picture_from_many_threads(self, root: SafeRoot) -> None:
         results: list[Any] = []
 
@@ -256,6 +257,7 @@ def test_without_matplotlib_the_array_is_kept(tmp_path: Path) -> None:
     assert done.stdout.split() == ["a/map.npy", "None"]
 
 
+@pytest.mark.slow
 def test_a_child_forked_while_another_thread_draws_can_draw(root: SafeRoot) -> None:
     stop = threading.Event()
 

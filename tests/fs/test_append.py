@@ -102,6 +102,7 @@ def test_appending_is_not_stopped_by_a_device_that_is_full_only_named_so(tmp_pat
         SafeRoot("/dev").open_append("full")
 
 
+@pytest.mark.slow
 def test_lines_of_several_processes_and_threads_stay_whole(tmp_path: Path, log: Path) -> None:
     program = (
         "import sys\n"

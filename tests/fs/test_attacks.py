@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.fs.conftest import Victim, as_ordinary_user
 
 from spanfold.errors import UnsafeEntryError
 from spanfold.fs import SafeRoot, WalkBudgetExceeded, entry_kind
 from spanfold.fs._folders import Folder
+from tests.fs.conftest import Victim, as_ordinary_user
 
 CALLS: dict[str, Callable[[SafeRoot, str], object]] = {
     "open_append": lambda root, rel: root.open_append(rel),

@@ -76,6 +76,7 @@ def test_waiting_ends_after_the_time_given(root: SafeRoot) -> None:
     assert time.monotonic() - begun >= 0.2
 
 
+@pytest.mark.slow
 def test_one_holder_at_a_time_among_many_processes(root: SafeRoot) -> None:
     program = (
         "import sys\n"

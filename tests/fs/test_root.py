@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fs.conftest import as_ordinary_user
 
 from spanfold.errors import UnsafeEntryError, UnsafePathError
 from spanfold.fs import SafeRoot, WalkBudgetExceeded, WalkEntry
 from spanfold.fs._folders import Folder, PathFolder, platform_folder, retry_sharing
+from tests.fs.conftest import as_ordinary_user
 
 
 def tree(root: SafeRoot) -> dict[str, bytes | None]:
@@ -254,9 +254,10 @@ class TestReading:
 
     @pytest.mark.parametrize("rel", ["missing", "missing/file"])
     def test_a_missing_file_is_reported_with_its_whole_path(self, root: SafeRoot, rel: str) -> None:
-        with pytest.raises(FileNotFoundError) as caught:
-            root.read_bytes(rel)
-        assert str(root.path) in str(caught.value)
+        for call in (root.read_bytes, root.stat, root.unlink):
+            with pytest.raises(FileNotFoundError) as caught:
+                call(rel)
+            assert str(root.path) in str(caught.value)
 
     def test_unlink_removes_a_name_but_never_a_directory(self, root: SafeRoot) -> None:
         root.ensure_dir("folder")
@@ -324,6 +325,7 @@ class TestDescriptors:
             list(root.walk())
         assert len(os.listdir("/proc/self/fd")) == before
 
+    @pytest.mark.slow
     def test_two_thousand_roots_work_under_a_limit_of_256_descriptors(self, tmp_path: Path) -> None:
         program = (
             "import resource, sys\n"

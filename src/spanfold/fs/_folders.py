@@ -179,7 +179,10 @@ class DescriptorFolder(Folder):
         return os.fstat(self._fd)
 
     def lstat(self, name: str) -> os.stat_result:
-        return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        try:
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, f"{self.label}/{name}") from None
 
     def replace(self, source: str, target: str) -> None:
         try:

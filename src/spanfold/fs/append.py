@@ -1,6 +1,7 @@
 """Append to a file so that a failed append leaves no part of itself behind."""
 
 import os
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
@@ -8,6 +9,9 @@ from typing import Final, Self
 from spanfold.fs._folders import Folder, sync_descriptor
 from spanfold.fs.entries import SizeLimitExceeded, name_file, require_regular, same_entry, unsafe_entry
 from spanfold.fs.pieces import read_at
+
+if sys.platform != "win32":
+    import fcntl
 
 _CREATE_ATTEMPTS: Final = 3
 
@@ -20,7 +24,8 @@ class AppendHandle:
     before, or, if another process has written behind us meanwhile, the next
     append begins on a line of its own (with `mend_tail`).
 
-    One thread at a time: the owner has its own lock. Several processes may
+    One thread at a time: the owner has its own lock; a forked child opens its
+    own, because it shares the position of this one. Several processes may
     append to one file; each append of whole lines stays in one piece as long
     as the kernel takes it in one call, so they hold a `FileLock` when a line
     must never be cut.
@@ -130,6 +135,22 @@ class AppendHandle:
     def fileno(self) -> int:
         """Return the descriptor, for reading back with `FileSpan` or `os.pread`."""
         return self._descriptor()
+
+    def duplicate(self, lowest: int = 0) -> "AppendHandle | None":
+        """Return a second handle on the same open file, to be closed on its own.
+
+        Args:
+            lowest: The least descriptor number it may have, where the platform lets one ask.
+
+        Returns:
+            None when there is no such number left.
+        """
+        fd = self._descriptor()
+        try:
+            copy = os.dup(fd) if sys.platform == "win32" else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        except OSError:
+            return None
+        return AppendHandle(copy, self._label, self._lookup, limit=self._limit, mend_tail=self._mend_tail)
 
     def sync(self) -> None:
         """Flush to the device: what was appended survives a power cut."""

@@ -1,0 +1,132 @@
+"""Who folds a run: `owner.json` in the fold's folder, so that no descriptor has to hold a lock.
+
+The lock file is held only while the owner is looked at and written. An owner
+that was killed is known by its process id and start time, so its place can be
+taken without asking anybody.
+"""
+
+import os
+import socket
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import orjson
+
+from spanfold.errors import LockedError
+from spanfold.fs import FileLock, SafeRoot
+
+OWNER: Final = "owner.json"
+LOCK: Final = "lock"
+_LOCK_S: Final = 2.0
+
+_claims: "weakref.WeakValueDictionary[str, Owner]" = weakref.WeakValueDictionary()
+"""Claims of this process, so that one whose engine is gone does not count as living."""
+
+
+class Owner:
+    """A claim on one folder."""
+
+    def __init__(self) -> None:
+        self._token = os.urandom(8).hex()
+        self._identity: tuple[int, int] | None = None
+        self._path = ""
+
+    def claim(self, root: SafeRoot) -> None:
+        """Become the owner.
+
+        Raises:
+            LockedError: A living process, or another engine of this one, is the owner.
+        """
+        with FileLock(root, LOCK, timeout_s=_LOCK_S):
+            found = _read(root)
+            if found is not None and found.get("token") != self._token and _is_living(found):
+                raise LockedError(
+                    f"{root.path / OWNER}: expected no other fold of this run, found one in process {found.get('pid')} on "
+                    f"host {found.get('host')}. Wait for it or stop it, or fold into another folder; remove the file if "
+                    "that process is known to be gone."
+                )
+            mine = {
+                "pid": os.getpid(),
+                "started": process_start(os.getpid()),
+                "host": host_name(),
+                "token": self._token,
+            }
+            root.replace_atomic(OWNER, orjson.dumps(mine), durable=False)
+            st = root.stat(OWNER)
+        self._path = os.fspath(root.path / OWNER)
+        self._identity = st.st_dev, st.st_ino
+        _claims[self._token] = self
+
+    def is_held(self) -> bool:
+        """Whether the claim still stands: nobody took it over, and nobody removed the folder."""
+        try:
+            st = os.stat(self._path) if self._identity else None
+        except OSError:
+            return False
+        return st is not None and (st.st_dev, st.st_ino) == self._identity
+
+    def release(self, root: SafeRoot) -> None:
+        """Let go; harmless when the claim does not stand any more."""
+        if self.is_held():
+            with FileLock(root, LOCK, timeout_s=_LOCK_S):
+                if self.is_held():
+                    root.unlink(OWNER)
+                # Whoever waits for the lock sees that its file lost its name, and makes a new one.
+                root.unlink(LOCK)
+        self._identity = None
+        _claims.pop(self._token, None)
+
+
+def _read(root: SafeRoot) -> Mapping[str, Any] | None:
+    try:
+        found = orjson.loads(root.read_bytes(OWNER))
+    except (FileNotFoundError, ValueError):
+        return None
+    return cast("Mapping[str, Any]", found) if type(found) is dict else None
+
+
+def _is_living(owner: Mapping[str, Any]) -> bool:
+    pid = owner.get("pid")
+    if type(pid) is not int or pid <= 0:
+        return False
+    if owner.get("host") != host_name():
+        return True  # another machine's processes cannot be seen from here
+    if pid == os.getpid():
+        return owner.get("started") == process_start(pid) and owner.get("token") in _claims
+    started = process_start(pid)
+    return started is not None and owner.get("started") in (None, started)
+
+
+def host_name() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
+
+
+def process_start(pid: int) -> str | None:
+    """Return what tells a process from a later one of the same id; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in parentheses may hold anything; the start time is field 22 (proc(5)).
+            return file.read().rpartition(b")")[2].split()[19].decode("ascii") + f"@{boot_id()}"
+    except (OSError, IndexError):
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return "unknown"
+
+
+def boot_id() -> str:
+    """Return what tells this start of the machine from another; empty where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().strip().decode("ascii")
+    except (OSError, ValueError):
+        return ""

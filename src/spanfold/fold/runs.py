@@ -1,0 +1,71 @@
+"""Fold a run that somebody else records or has recorded."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from spanfold.errors import JournalMissing
+from spanfold.fold.engine import Engine, FoldResult
+from spanfold.journal import journal_files
+
+POLL_S: Final = 0.25
+
+
+def fold_run(run_dir: Path, *, into: Path | None = None) -> FoldResult:
+    """Make every document of a run again, from nothing but its journal.
+
+    Args:
+        run_dir: The run directory.
+        into: Write the documents here instead of into the run directory.
+
+    Raises:
+        JournalMissing: There is no journal.
+        LockedError: The run is being folded in place by a living process; choose `into`.
+        FoldError: A record cannot be folded.
+        OSError: The documents cannot be written; those that were there are intact.
+    """
+    _require_journal(run_dir)
+    engine = Engine(run_dir, into=into)
+    engine.fold_again()
+    return engine.result()
+
+
+def follow(run_dir: Path, *, stop: Callable[[], bool], into: Path | None = None, poll_s: float = POLL_S) -> FoldResult:
+    """Keep the documents of a run up to date while another process records it.
+
+    Returns when the run was sealed, with its documents finished, or when `stop`
+    says so; then another call goes on from there.
+
+    Args:
+        run_dir: The run directory.
+        stop: Asked after each look at the journal.
+        into: Write the documents here instead of into the run directory.
+        poll_s: Seconds between two looks.
+
+    Raises:
+        JournalMissing: There is no journal.
+        LockedError: Another process folds this run into the same place.
+        FoldError: A record cannot be folded.
+        OSError: The documents cannot be written; those that were there are intact.
+    """
+    _require_journal(run_dir)
+    engine = Engine(run_dir, into=into)
+    try:
+        engine.tick()
+        while not (engine.is_sealed or stop()):
+            time.sleep(poll_s)
+            engine.tick()
+    except BaseException:
+        engine.release()
+        raise
+    if engine.is_sealed:
+        engine.close()
+    else:
+        engine.release()
+    return engine.result()
+
+
+def _require_journal(run_dir: Path) -> None:
+    if not journal_files(run_dir):
+        raise JournalMissing(run_dir)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
@@ -29,6 +28,8 @@ from spanfold.instrument._span import (
     RecordedSpan,
     ToolSpan,
     agent_attributes,
+    get_context,
+    judged,
     model_attributes,
     tool_attributes,
 )
@@ -139,7 +140,7 @@ def current_parent(context: Context | None = None) -> tuple[Near | None, bytes]:
     in; when several are open it cannot be known, and the record is counted as
     lost.
     """
-    current = (otel_context.get_current() if context is None else context).get(SPAN_KEY)
+    current = (get_context() if context is None else context).get(SPAN_KEY)
     if isinstance(current, RecordedSpan):
         return current, b""
     return _outer_parent(current)
@@ -223,7 +224,8 @@ _statics: dict[tuple[Any, ...], tuple[str, Fragment]] = {}
 def _static(run: Any, key: tuple[Any, ...], name: str, attributes: Mapping[str, AttributeValue]) -> tuple[str, Fragment]:
     if len(_statics) >= 4096:
         _statics.clear()
-    found = _statics[key] = (name, run.journal.encoder.fragment(attributes))
+    journal = run.journal
+    found = _statics[key] = (name, judged(journal, journal.encoder.fragment(attributes)))
     return found
 
 
@@ -487,7 +489,7 @@ def _write_event(
         attributes={**placed, **attributes},
         notes=notes,
     )
-    recording.journal.event(body, sensitive)
+    recording.journal.event(body, not sensitive and recording.journal.passes(body))
     recording.recorded("event")
 
 

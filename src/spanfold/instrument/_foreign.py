@@ -145,7 +145,7 @@ def _journal(run: Any, span: Any, origin: Origin) -> None:
         resource=span.resource.attributes,
         schema_url=(scope.schema_url or "") if scope else "",
     )
-    run.journal.span(body, sensitive, frame)
+    run.journal.span(body, not sensitive and run.journal.passes(body), frame)
     run.recorded("foreign")
 
 

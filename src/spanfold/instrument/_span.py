@@ -10,7 +10,8 @@ them later changes nothing, and nothing of the host is kept after the end.
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
@@ -23,7 +24,7 @@ from spanfold import names
 from spanfold.instrument import _ids
 from spanfold.instrument._exceptions import ending, exception_event, message
 from spanfold.instrument._guard import losing_only, lost
-from spanfold.journal import EMPTY, AttributeValue, Encoder, Fragment, Journal, JsonText, encode_messages, field_key, store, to_json, to_tree
+from spanfold.journal import EMPTY, AttributeValue, Encoder, Fragment, Journal, JsonText, Place, encode_messages, field_key, store, to_json, to_tree
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _MAX_PERIODS: Final = 512
@@ -31,6 +32,22 @@ _INT64: Final = 1 << 63
 SPAN_KEY: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 """Where the OpenTelemetry context keeps the current span, learned from the API itself."""
 _perf = time.perf_counter_ns
+
+
+def _context_access() -> tuple[Callable[[], Context], Callable[[Context], object]]:
+    """Return how to read and set the current OpenTelemetry context.
+
+    The API's default keeps it in a context variable; going straight to that
+    saves four Python calls each time. Any other implementation is asked
+    through the API.
+    """
+    variable = getattr(getattr(otel_context, "_RUNTIME_CONTEXT", None), "_current_context", None)
+    if isinstance(variable, ContextVar):
+        return cast("ContextVar[Context]", variable).get, cast("ContextVar[Context]", variable).set
+    return otel_context.get_current, otel_context.attach
+
+
+get_context, set_context = _context_access()
 
 
 
@@ -56,10 +73,9 @@ def fork_generation() -> int:
 
 _T = TypeVar("_T")
 _starts: dict[tuple[Any, ...], tuple[bytes, bool]] = {}
-_ends: dict[tuple[Any, ...], bytes] = {}
+_ends: dict[tuple[Any, ...], Place] = {}
 """Encoded structural attributes of the spans this program makes: few, and the same again and again."""
 _WITH_PARENT: Final = b'%%b,{"key":"%b","value":{"stringValue":"%%b"}}' % names.SPAN_PARENT.encode()
-_WITH_SELF: Final = b'%%b,{"key":"%b","value":{"intValue":"%%d"}}' % names.SELF_NS.encode()
 
 
 def _remember(cache: dict[tuple[Any, ...], _T], key: tuple[Any, ...], value: _T) -> _T:
@@ -89,6 +105,11 @@ def _key(name: str) -> str:
         if len(_field_keys) < 4096 and len(name) <= 256:
             _field_keys[name] = key
     return key
+
+
+def judged(journal: Journal, fragment: Fragment) -> Fragment:
+    """Return a fragment that knows whether it passes the gate."""
+    return fragment._replace(is_clean=not fragment.sensitive and journal.passes(fragment.data))
 
 
 class Recorder(Protocol):
@@ -132,8 +153,10 @@ class Anchor:
     """What a span needs of the span around it; stands in for one of another process."""
 
     kind = "run"
+    name = ""
     depth = 0
     token = ""
+    parent = None
     ended = False
 
     def __init__(self, run: Recorder, span_id: bytes, stage: str | None, cycle: int | None) -> None:
@@ -362,7 +385,8 @@ class RecordedSpan(trace.Span):
             notes=notes,
             severity=severity,
         )
-        self.run.journal.event(body, sensitive)
+        journal = self.run.journal
+        journal.event(body, not sensitive and journal.passes(body))
         self.run.recorded("event")
 
     def _place(self) -> dict[str, AttributeValue]:
@@ -496,20 +520,15 @@ class RecordedSpan(trace.Span):
         try:
             journal = self.run.journal
             encoder = journal.encoder
-            place, is_clean = self._place_of_start(journal)
             if self._attributes or self._notes:
                 held_back = {k: v for k, v in self._attributes.items() if k in CONTENT_KEYS}
                 told = {k: v for k, v in self._attributes.items() if k not in held_back}
                 if told:
-                    fragment = encoder.fragment(told, self._notes)
-                    self._before = encoder.join(self._before, fragment)
+                    self._before = encoder.join(self._before, judged(journal, encoder.fragment(told, self._notes)))
                     self._told, self._attributes, self._notes = told, held_back, None
-                    is_clean = False
+            place, is_clean = self._place_of_start(journal)
             body = encoder.started(self._trace, self._id, self.start_ns, place, self._before)
-            if is_clean:
-                journal.clean_event(body)
-            else:
-                journal.event(body, self._before.sensitive)
+            journal.event(body, is_clean and self._before.is_clean)
             self.run.recorded("started")
         except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
             lost("started events", error)
@@ -529,41 +548,44 @@ class RecordedSpan(trace.Span):
 
     def _place_of_start(self, journal: Journal) -> tuple[bytes, bool]:
         """Return the encoded structural attributes of the started event, and whether they need no redaction."""
-        key = (self.name, self.kind, self.stage, self.cycle, self.depth, self._before.data)
+        key = (self.name, self.kind, self.stage, self.cycle, self.depth)
         found = _starts.get(key)
         if found is None:
             attributes: dict[str, AttributeValue] = {names.SPAN_NAME: self.name, names.KIND: self.kind}
             attributes.update(self._place())
             attributes[names.DEPTH] = self.depth
             encoded = journal.encoder.attributes(attributes)
-            is_clean = not self._before.sensitive and journal.passes(encoded) and journal.passes(self._before.data)
-            found = _remember(_starts, key, (encoded, is_clean))
+            found = _remember(_starts, key, (encoded, journal.passes(encoded)))
         if self._parent_id:
             return _WITH_PARENT % (found[0], self._parent_id), found[1]
         return found
 
-    def _place_of_end(self, encoder: Encoder, self_ns: int) -> bytes:
+    def _place_of_end(self, journal: Journal) -> Place:
         parent = self.parent
-        token = parent.token if self.depth and parent is not None else ""
-        key = (token, self.kind, self.stage, self.cycle, self.depth)
+        if parent is not None and self.depth:
+            key = (self.name, self.kind, self.stage, self.cycle, self.depth, parent.kind, parent.name)
+        else:
+            key = (self.name, self.kind, self.stage, self.cycle, self.depth, "", "")
         found = _ends.get(key)
         if found is None:
-            found = _remember(_ends, key, encoder.attributes(self._structure(token)))
-        return _WITH_SELF % (found, self_ns)
+            found = journal.encoder.place(self.name, self.otel_kind, self._structure())
+            is_clean = journal.passes(found.head) and journal.passes(found.attributes)
+            found = _remember(_ends, key, found._replace(is_clean=is_clean))
+        return found
 
-    def _structure(self, token: str) -> dict[str, AttributeValue]:
+    def _structure(self) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {names.KIND: self.kind}
         attributes.update(self._place())
         attributes[names.DEPTH] = self.depth
-        if token:
-            attributes[names.PARENT] = token
+        if self.depth and self.parent is not None:
+            attributes[names.PARENT] = self.parent.token
         return attributes
 
     def make_current(self) -> None:
         """Make this span the current one of the OpenTelemetry context."""
-        self._previous = previous = otel_context.get_current()
+        self._previous = previous = get_context()
         self._context = Context({**previous, SPAN_KEY: self})
-        otel_context.attach(self._context)
+        set_context(self._context)
         self._entered = True
         self.run.open_spans[self._id] = self
 
@@ -583,11 +605,11 @@ class RecordedSpan(trace.Span):
         if not self._entered:
             return
         self._entered = False
-        current = otel_context.get_current()
+        current = get_context()
         if self._previous is not None and (
             current is self._context or self._is_above(current.get(SPAN_KEY))
         ):
-            otel_context.attach(self._previous)
+            set_context(self._previous)
         self._previous = self._context = None
 
     def _is_above(self, span: object) -> bool:
@@ -628,11 +650,13 @@ class RecordedSpan(trace.Span):
         except Exception as error:  # noqa: BLE001 - the guard of the hot path: a context manager costs as much as the line
             lost("spans", error)
         finally:
+            # Nothing of the host is kept: a span object may live on in somebody's hands.
             self.parent = None
             self._attributes = {}
             self._before = EMPTY
-            self._told = {}
-            self._links = self._notes = self._extra = self._periods = None
+            if self._told or self._links or self._notes or self._periods or self._extra:
+                self._told = {}
+                self._links = self._notes = self._extra = self._periods = None
 
     def _finish(self, mono: int, end_time: int | None) -> None:
         if self._entered:
@@ -650,31 +674,39 @@ class RecordedSpan(trace.Span):
                 parent._child_reported(self._mono, mono)
             else:
                 parent._child_ended(mono)
+        self_ns = end_ns - self.start_ns - self._covered_ns
+        if self._open_children or self._extra or self_ns < 0:
+            self_ns = self._self_ns(mono)
         journal = run.journal
-        self_ns = self._self_ns(mono)
-        body, sensitive = journal.encoder.span(
-            trace_id=self._trace,
-            span_id=self._id,
-            parent_span_id=self._parent_id,
-            name=self.name,
-            otel_kind=self.otel_kind,
-            start_ns=self.start_ns,
-            end_ns=end_ns,
-            place=self._place_of_end(journal.encoder, self_ns),
-            before=self._before,
-            attributes=self._attributes,
-            notes=self._notes,
-            links=self._links or (),
-            status_code=self._status,
-            status_message=self._status_message,
+        encoder = journal.encoder
+        place = self._place_of_end(journal)
+        before = self._before
+        fragment = EMPTY
+        is_clean = before.is_clean and place.is_clean
+        if self._attributes or self._notes:
+            fragment = encoder.fragment(self._attributes, self._notes)
+            is_clean = is_clean and not fragment.sensitive and journal.passes(fragment.data)
+        body = encoder.own_span(
+            place,
+            self._trace,
+            self._id,
+            self._parent_id,
+            self.start_ns,
+            end_ns,
+            self_ns,
+            before,
+            fragment,
+            self._status,
+            self._status_message,
+            self._links,
         )
-        journal.span(body, sensitive)
+        if is_clean and (self._status_message or self._links):
+            is_clean = journal.passes(body)
+        journal.span(body, is_clean)
         run.recorded(self.kind)
         if run.is_mirrored:
-            token = parent.token if self.depth and parent is not None else ""
             own = {**self._static_attributes(), **self._told, **self._attributes}
-            shown = {**self._structure(token), names.SELF_NS: self_ns, **own}
-            run.mirror_end(self, end_ns, shown)
+            run.mirror_end(self, end_ns, {**self._structure(), names.SELF_NS: self_ns, **own})
 
     # -- content
 

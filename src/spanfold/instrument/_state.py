@@ -5,7 +5,6 @@ process-wide is so because the OpenTelemetry context, signals and forks are.
 """
 
 import os
-import platform
 import threading
 import uuid
 from collections.abc import Mapping
@@ -151,7 +150,10 @@ def version() -> str:
 
 
 def process_resource() -> dict[str, Any]:
-    """Return the resource attributes of this process (general conventions; `OTEL_*` as elsewhere)."""
+    """Return the resource attributes of this process (general conventions; `OTEL_*` as elsewhere).
+
+    Few, because every line carries them: versions and host stand on the root span.
+    """
     if not state.instance_id:
         state.instance_id = str(uuid.uuid4())
     given = _otel_resource_attributes()
@@ -159,11 +161,6 @@ def process_resource() -> dict[str, Any]:
         "service.name": os.environ.get("OTEL_SERVICE_NAME") or given.pop("service.name", names.SCOPE),
         "service.instance.id": state.instance_id,
         "process.pid": os.getpid(),
-        "process.runtime.name": platform.python_implementation().lower(),
-        "process.runtime.version": platform.python_version(),
-        "telemetry.sdk.language": "python",
-        "telemetry.sdk.name": names.SCOPE,
-        "telemetry.sdk.version": version(),
         **given,
     }
 

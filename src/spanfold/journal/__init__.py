@@ -6,7 +6,7 @@ Reading needs no OpenTelemetry SDK.
 
 from spanfold.journal._decode import NotOtlp, any_value, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._dialect import Dialect, dialect
-from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, field_key, field_name
+from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, Place, field_key, field_name
 from spanfold.journal._heads import file_heads
 from spanfold.journal._messages import encode_messages
 from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, merged, read_journal
@@ -35,6 +35,7 @@ __all__ = [
     "JournalVerdict",
     "JsonText",
     "NotOtlp",
+    "Place",
     "Position",
     "Stats",
     "Stored",

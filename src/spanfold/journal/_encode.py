@@ -33,9 +33,22 @@ class Fragment(NamedTuple):
     """What had to be changed to store a value."""
     sensitive: bool = False
     """Whether a key names a secret, so that its value must be looked at whatever it is."""
+    is_clean: bool = False
+    """Whether it passed the gate."""
 
 
-EMPTY: Final = Fragment(b"")
+EMPTY: Final = Fragment(b"", is_clean=True)
+
+
+class Place(NamedTuple):
+    """What many spans have in common, encoded."""
+
+    head: bytes
+    """Flags, name and kind."""
+    attributes: bytes
+    """The structural attributes, at least one."""
+    is_clean: bool = False
+    """Whether it passed the gate."""
 
 
 class Encoder:
@@ -106,6 +119,61 @@ class Encoder:
         parts.append(b"}")
         return b"".join(parts), fragment.sensitive or before.sensitive
 
+    def place(self, name: str, otel_kind: int, attributes: Mapping[str, AttributeValue]) -> Place:
+        """Encode what many spans have in common: name, kind, and where they stand."""
+        head = b'"flags":1,"name":%b,"kind":%d' % (self._text(name), otel_kind)
+        return Place(head, self.attributes(attributes))
+
+    def own_span(
+        self,
+        place: Place,
+        trace_id: bytes,
+        span_id: bytes,
+        parent_span_id: bytes,
+        start_ns: int,
+        end_ns: int,
+        self_ns: int,
+        before: Fragment,
+        fragment: Fragment,
+        status_code: int,
+        status_message: str,
+        links: Sequence[tuple[str, str, Mapping[str, AttributeValue]]] | None,
+    ) -> bytes:
+        """Return a span of ours from encoded parts; like `span`, but by position, since it is called for every one.
+
+        Args:
+            place: From `place`.
+            before: Attributes encoded at the start.
+            fragment: Attributes set since.
+        """
+        if before.json_keys or before.notes or fragment.json_keys or fragment.notes:
+            attributes = self._joined(b"", before, fragment)
+        elif before.data and fragment.data:
+            attributes = b"%b,%b" % (before.data, fragment.data)
+        else:
+            attributes = before.data or fragment.data
+        body = _OWN_SPAN % (
+            trace_id,
+            span_id,
+            parent_span_id,
+            place.head,
+            start_ns,
+            end_ns,
+            place.attributes,
+            self_ns,
+            b"," if attributes else b"",
+            attributes,
+        )
+        if not (status_code or links):
+            return body
+        parts = [body[:-1]]
+        if links:
+            parts.append(b',"links":[%b]' % b",".join(self._link(link) for link in links))
+        if status_code:
+            parts.append(b',"status":{"code":%d,"message":%b}' % (status_code, self._text(status_message)))
+        parts.append(b"}")
+        return b"".join(parts)
+
     def event(
         self,
         *,
@@ -148,6 +216,7 @@ class Encoder:
             first.json_keys + second.json_keys,
             {**first.notes, **second.notes},
             first.sensitive or second.sensitive,
+            first.is_clean and second.is_clean,
         )
 
     def attributes(self, attributes: Mapping[str, AttributeValue]) -> bytes:
@@ -246,6 +315,10 @@ class Encoder:
         return prefix, False
 
 
+_OWN_SPAN: Final = (
+    b'{"traceId":"%%b","spanId":"%%b","parentSpanId":"%%b",%%b,"startTimeUnixNano":"%%d","endTimeUnixNano":"%%d",'
+    b'"attributes":[%%b,{"key":"%b","value":{"intValue":"%%d"}}%%b%%b]}' % names.SELF_NS.encode()
+)
 _NO_NOTES: Final[dict[str, str]] = {}
 _STARTED: Final = (
     b'{"timeUnixNano":"%%d","severityNumber":9,"eventName":"%b","attributes":[%%b],"flags":1,"traceId":"%%b","spanId":"%%b"}'

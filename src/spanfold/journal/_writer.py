@@ -151,32 +151,31 @@ class Journal:
         self._frames: dict[Any, Frame] = {}
         self._frame_resources: list[Any] = []
         self._span_frame = self.frame("span")
-        self._event_frame = self.frame("event")
+        self._event_frame = self.frame("event", schema_url="")
 
     # -- writing
 
-    def span(self, body: bytes, sensitive: bool, frame: Frame | None = None) -> None:
-        """Append one encoded span; `sensitive` is what the encoder said of its keys."""
-        if sensitive or not self._gate.is_clean(body):
-            body = self._scrubbed(body)
-        self._append(body, frame or self._span_frame)
-
-    def event(self, body: bytes, sensitive: bool, frame: Frame | None = None) -> None:
-        """Append one encoded log record; `sensitive` is what the encoder said of its keys."""
-        if sensitive or not self._gate.is_clean(body):
-            body = self._scrubbed(body)
-        self._append(body, frame or self._event_frame)
-
-    def clean_event(self, body: bytes) -> None:
-        """Append a log record of which every part has passed the gate already (`passes`)."""
-        self._append(body, self._event_frame)
-
     def passes(self, part: bytes) -> bool:
-        """Whether an encoded part needs no redaction, so that records made of such parts need none either.
+        """Whether an encoded part of a record needs no redaction.
 
-        For the parts that recur in every record: asked once, remembered by the caller.
+        Each string lies in one part, so a record made of parts that pass needs
+        none either, and a part that recurs is asked about once.
         """
         return self._gate.is_clean(part)
+
+    def span(self, body: bytes, is_clean: bool, frame: Frame | None = None) -> None:
+        """Append one encoded span.
+
+        Args:
+            body: What the encoder made.
+            is_clean: Whether all of it passed the gate and no key names a secret; otherwise it is redacted.
+            frame: The line around it; that of our own spans by default.
+        """
+        self._append(body if is_clean else self._scrubbed(body), frame or self._span_frame)
+
+    def event(self, body: bytes, is_clean: bool, frame: Frame | None = None) -> None:
+        """Append one encoded log record; arguments as of `span`."""
+        self._append(body if is_clean else self._scrubbed(body), frame or self._event_frame)
 
     def frame(
         self,
@@ -211,7 +210,8 @@ class Journal:
             f'"name":{orjson.dumps(gate.scrub_text(scope_name)).decode()},"version":{orjson.dumps(gate.scrub_text(version)).decode()},'
             f'"attributes":[{{"key":"{names.LINE_SEQ}","value":{{"intValue":"'
         ).encode()
-        tail = b'],"schemaUrl":%b}]}]}\n' % orjson.dumps(gate.scrub_text(schema_url))
+        schema = b',"schemaUrl":%b' % orjson.dumps(gate.scrub_text(schema_url)) if schema_url else b""
+        tail = b"]%b}]}]}\n" % schema
         frame = Frame(head, _END[items], tail)
         if len(self._frames) < 256:
             self._frames[key] = frame

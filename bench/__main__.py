@@ -1,0 +1,41 @@
+"""Run the benchmarks and print their tables.
+
+    python -m bench                    all of them, about two minutes
+    python -m bench overhead --quick   one, small, for a look
+    python -m bench --json             one JSON document
+
+Each is also a module of its own: bench.overhead, bench.journal, bench.growth, bench.bench_redact.
+"""
+
+import argparse
+import json
+import sys
+
+from bench import growth, journal, overhead
+
+BENCHMARKS = {"overhead": overhead.measure, "journal": journal.measure, "growth": growth.measure}
+RENDER = {"overhead": overhead.render, "journal": journal.render, "growth": growth.render}
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"which: {', '.join(BENCHMARKS)}; all by default")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="small sizes, for a look")
+    args = parser.parse_args()
+    unknown = sorted(set(args.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}")
+    results = {}
+    for name in args.names or BENCHMARKS:
+        results[name] = BENCHMARKS[name](quick=args.quick)
+        if not args.json:
+            print(RENDER[name](results[name]), flush=True)
+    if args.json:
+        json.dump(results, sys.stdout, indent=2)
+        print()
+
+
+if __name__ == "__main__":
+    main()

@@ -67,7 +67,7 @@ def resume_block(text: str, block: OpenBlock) -> Cut:
     """
     if block.lines_left:
         end, still_open = _line_end(text, 0, block.lines_left, "\n")
-        return Cut(text[end:].removeprefix("\n"), still_open)
+        return Cut(text[end:], still_open)
     limit = min(len(text), block.budget)
     ending = _end().search(text, 0, limit)
     if ending is not None:
@@ -154,4 +154,6 @@ def _body(at_least: int) -> re.Pattern[str]:
 def _key_run() -> re.Pattern[str]:
     # Not a digest, which is all hexadecimal.
     digest = r"(?:[0-9a-f]++|[0-9A-F]++)(?![A-Za-z0-9+/=])"
-    return re.compile(rf"(?<![A-Za-z0-9+/])(?!{digest})(?:[A-Za-z0-9+/]{{24,}}+={{0,3}}|[A-Za-z0-9+/]{{4,}}+={{1,3}})")
+    return re.compile(
+        rf"(?:(?<![A-Za-z0-9+/\\])|(?<=\\[nrt]))(?!{digest})(?:[A-Za-z0-9+/]{{24,}}+={{0,3}}|[A-Za-z0-9+/]{{2,}}+={{1,3}}(?![A-Za-z0-9+/=]))"
+    )

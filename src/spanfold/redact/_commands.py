@@ -104,7 +104,9 @@ def _replaced(match: re.Match[str]) -> str:
 
 def _command_before(match: re.Match[str]) -> str:
     before = match.string[max(0, match.start() - _COMMAND_BEFORE) : match.start()]
-    return before[max(before.rfind(end) for end in "|;&\n") + 1 :]
+    for end in "|;&\n":
+        before = before.rpartition(end)[2]
+    return before
 
 
 def _looks_secret(value: str) -> bool:

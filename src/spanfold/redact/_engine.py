@@ -24,7 +24,10 @@ from spanfold.redact._tokens import redact_tokens
 from spanfold.redact._urls import redact_bearer, redact_urls
 
 _PIECE: Final = 64 * 1024
-"""Characters of whole lines that are looked at together."""
+"""Characters of whole lines that the automaton looks at together."""
+
+_SMALL_PIECE: Final = 2 * 1024
+"""Characters of whole lines to which the rules are confined when it finds something."""
 
 _MOST_PASSES: Final = 8
 
@@ -144,14 +147,18 @@ class Redactor:
         cut = redact_blocks(text).text if self.patterns else text
         if len(cut) <= _PIECE:
             return self._piece(cut)
-        pieces = [self._piece(piece) for piece in _pieces(cut)]
-        whole = "".join(pieces)
+        whole = "".join(map(self._piece, _pieces(cut, _PIECE)))
         return text if whole == text else whole
 
     def _piece(self, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
         if not self.suspects(data):
             return text
+        if len(text) > _SMALL_PIECE:
+            parts = list(_pieces(text, _SMALL_PIECE))
+            if len(parts) > 1:
+                whole = "".join(map(self._piece, parts))
+                return text if whole == text else whole
         if text.isascii():
             return self._apply(text)
         view = data.decode("latin-1")
@@ -179,11 +186,11 @@ def _as_text(value: object) -> str:
     return str.__str__(str(value))
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Cut `text` behind line ends into pieces of about `_PIECE` characters; a longer line stays whole."""
+def _pieces(text: str, size: int) -> Iterator[str]:
+    """Cut `text` behind line ends into pieces of about `size` characters; a longer line stays whole."""
     begin = 0
     while begin < len(text):
-        end = text.find("\n", begin + _PIECE) + 1
+        end = text.find("\n", begin + size) + 1
         yield text[begin : end or len(text)]
         begin = end or len(text)
 

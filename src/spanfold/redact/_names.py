@@ -54,15 +54,45 @@ def is_sensitive_name(name: str) -> bool:
     return name not in _SHELL_FOLDERS and _sensitive_end().search(name[-_LONGEST_END:]) is not None
 
 
+_PLAIN_WORDS: Final = frozenset(
+    {
+        *("", "null", "none", "nil", "true", "false", "undefined", "nan", "yes", "no", "on", "off", "n/a", "na"),
+        *(
+            "str",
+            "string",
+            "text",
+            "int",
+            "integer",
+            "number",
+            "float",
+            "bool",
+            "boolean",
+            "bytes",
+            "object",
+            "array",
+            "any",
+        ),
+        *(
+            "optional",
+            "required",
+            "unknown",
+            "secretstr",
+            "changeme",
+            "change-me",
+            "change_me",
+            "change me",
+            "placeholder",
+        ),
+        *("redacted", "masked", "hidden", "removed", "omitted", "todo", "tbd", "unset"),
+    }
+)
+
+
 @lru_cache(maxsize=1)
 def _plain() -> re.Pattern[str]:
     return re.compile(
         r"""(?ix)
-          (?: null | none | nil | true | false | undefined | nan | yes | no | on | off | n/?a
-            | str | string | text | int | integer | number | float | bool | boolean | bytes | object | array | any
-            | optional | required | unknown | secretstr
-            | change[-_ ]?me | placeholder | redacted | masked | hidden | removed | omitted | todo | tbd | unset
-            | \*+ | x{3,} | \.+ | -+ | _+ | \#{3,} | (?:•|â\x80¢)+
+          (?: \*+ | x{3,} | \.+ | -+ | _+ | \#{3,} | (?:•|â\x80¢)+
             | \$[a-z_]\w* | \$\{[^{}]*\} | \$\([^()]*\) | \{\{.*\}\} | <[^<>]*> | %[a-z_]\w*% | \[[a-z _-]+\]
             | v?\d{1,5}(?:\.\d{1,5}){0,3}
             | your[-_ ].* | my[-_ ](?:api|secret|access|private)?[-_ ]?(?:key|token|secret|password)
@@ -78,8 +108,12 @@ def is_plain_value(value: str) -> bool:
 
     Source: contract "agent invocations", 6.4 and 6.10. An empty value and an existing replacement token are plain too.
     """
-    return not value or value.startswith(TOKEN_START) or _plain().match(value) is not None
+    if len(value) <= _LONGEST_PLAIN_WORD and value.lower() in _PLAIN_WORDS:
+        return True
+    return value.startswith(TOKEN_START) or _plain().match(value) is not None
 
+
+_LONGEST_PLAIN_WORD: Final = max(map(len, _PLAIN_WORDS))
 
 TOKEN_START: Final = "(REDACTED-"
 

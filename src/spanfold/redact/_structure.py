@@ -16,8 +16,9 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, Final, cast
 
-from spanfold.redact._assignments import SCHEMES, kind_of
+from spanfold.redact._assignments import kind_of
 from spanfold.redact._commands import takes_password, takes_user
+from spanfold.redact._headers import SCHEMES
 from spanfold.redact._names import TOKEN_START, is_plain_value, is_sensitive_name, token
 
 RedactText = Callable[[str], str]
@@ -147,15 +148,20 @@ def _kind_of_named_value(mapping: Mapping[Any, Any]) -> str | None:
 def _list_children(
     values: list[Any] | tuple[Any, ...], copy: list[Any], task: _Task, redact: RedactText
 ) -> Iterator[_Task]:
-    kinds: list[str | None] = [task.kind] * len(values)
-    if task.kind is None and len(values) == 2 and isinstance(values[0], str | bytes):
-        name = _as_text(values[0])  # a header as a pair
-        if is_sensitive_name(name) and kind_of(name) == "header":
-            kinds[1] = "header"
+    kinds = [task.kind] * len(values)
+    if task.kind is None and _is_header_pair(values):
+        kinds[1] = "header"
     elif task.kind is None and _looks_like_argv(values):
         values = redact_argv(values, redact)
     for index, value in enumerate(values):
         yield _Task(copy, index, value, task.depth + 1, kinds[index])
+
+
+def _is_header_pair(values: list[Any] | tuple[Any, ...]) -> bool:
+    if len(values) != 2 or not isinstance(values[0], str | bytes):
+        return False
+    name = _as_text(values[0])
+    return is_sensitive_name(name) and kind_of(name) == "header"
 
 
 def _looks_like_argv(values: list[Any] | tuple[Any, ...]) -> bool:
@@ -243,7 +249,7 @@ def _option_value(option: str, value: str, command: str, redact: RedactText) -> 
         return None
     name = option.lstrip("-")
     if len(name) > 1 and is_sensitive_name(name):
-        return _masked(value, kind_of(name))
+        return _masked(value, _option_kind(name))
     if option in _HEADER_OPTIONS:
         return _header_line(value, redact)
     if (option in _USER_OPTIONS and takes_user(option, command)) or option in ("--user", "--proxy-user"):
@@ -260,7 +266,7 @@ def _argument(item: str, command: str, redact: RedactText) -> str:
     assignment = _assignment().match(item)
     if assignment is not None:
         if is_sensitive_name(assignment["name"]):
-            return assignment[1] + _masked(assignment[3], kind_of(assignment["name"]))
+            return assignment[1] + _masked(assignment[3], _option_kind(assignment["name"]))
         inner = _assignment().match(assignment[3])
         if assignment[1].startswith("-") and inner is not None:  # --env=NAME=value
             return redact(assignment[1]) + _argument(assignment[3], command, redact)
@@ -276,6 +282,12 @@ def _assignment() -> re.Pattern[str]:
     return re.compile(r"((?:--?)?(?P<name>[A-Za-z_][\w.-]*+)=)(.*)", re.ASCII | re.DOTALL)
 
 
+def _option_kind(name: str) -> str:
+    # `--api-key` is spelled like a header and is none.
+    kind = kind_of(name)
+    return "assignment" if kind == "header" else kind
+
+
 def _masked(value: str, kind: str) -> str:
     return value if is_plain_value(value) or value.startswith("$") else token(kind)
 
@@ -287,7 +299,7 @@ def _header_line(line: str, redact: RedactText) -> str:
     blanks = value[: len(value) - len(value.lstrip())]
     value = value.strip()
     scheme, blank, rest = value.partition(" ")
-    if blank and scheme.lower() in SCHEMES.split("|"):
+    if blank and scheme.lower() in SCHEMES:
         blanks, value = f"{blanks}{scheme} ", rest.lstrip()
     return f"{name}:{blanks}{_masked(value, 'header')}"
 

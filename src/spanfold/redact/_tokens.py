@@ -167,7 +167,8 @@ def _rows() -> tuple[_Row, ...]:
     def row(shape: TokenShape) -> _Row:
         # A literal is found fastest bare, its boundary is looked at afterwards; a start that begins with a class
         # must not match where it may not begin, or it would hide a good one that overlaps it.
-        boundary = _after_boundary() if shape.needle else ""
+        # Nor may it take the digits of a percent escape for its own.
+        boundary = _after_boundary() + "(?!(?<=%)[0-9A-Fa-f]{2})" if shape.needle else ""
         end = "(?![A-Za-z0-9])" if shape.whole_word else ""
         return _Row(shape, re.compile(boundary + shape.start), re.compile(shape.start + shape.rest + end))
 

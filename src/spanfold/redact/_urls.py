@@ -61,7 +61,7 @@ def _webhook() -> re.Pattern[str]:
     slash = r"\\*+/"
     hosts = (
         rf"hooks\.slack\.com{slash}(?:services|workflows|triggers){slash}"
-        rf"|webhook\.office\.com{slash}(?:webhookb?\d*{slash})?"
+        rf"|webhook\.office\.com{slash}(?:webhookb?\d*{slash})?+"
         rf"|{slash}webhooks{slash}\d{{5,20}}{slash}"
     )
     return re.compile(rf"({hosts})((?:[A-Za-z0-9_.~%@=-]|{slash}){{8,}}+)", re.ASCII)

@@ -1,0 +1,114 @@
+"""Tokens that tell their kind by their spelling: one positive and one near-miss test for each shape."""
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spanfold.redact import redact
+from spanfold.redact._tokens import SHAPES, TokenShape
+from tests.redact.samples import WORD, json_web_tokens, shaped
+
+# The kinds of contract rows 4 to 54 that are whole tokens; 6, 7, 10, 11 and 42 stand under their names.
+KINDS = set(
+    "age-key aws-key-id google-api-key google-oauth azure-client-secret digitalocean alibaba heroku cloudflare fly vault "
+    "terraform databricks pulumi doppler supabase planetscale github gitlab bitbucket npm pypi rubygems crates nuget docker "
+    "huggingface jfrog sentry ci anthropic openai llm slack discord telegram sendgrid mail twilio stripe square shopify "
+    "braintree facebook observability saas".split()
+)
+
+each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.kind}:{shape.start}")
+
+
+def shortened(token: str, shape: TokenShape) -> str | None:
+    """Return the longest beginning of `token` that is no token any more."""
+    whole = re.compile(shape.start + shape.rest)
+    for length in range(len(token) - 1, 4, -1):
+        if not whole.match(token[:length]):
+            return token[:length]
+    return None
+
+
+def test_every_kind_of_the_contract_that_is_a_prefixed_token_has_a_shape() -> None:
+    assert {shape.kind for shape in SHAPES} == KINDS
+
+
+@pytest.mark.contract("AI-093", "AI-112")
+@each_shape
+@given(data=st.data())
+def test_a_token_of_each_shape_is_replaced_whole_and_nothing_beside_it(shape: TokenShape, data: st.DataObject) -> None:
+    token = data.draw(shaped(shape))
+    before = data.draw(st.sampled_from(["", " ", "x: ", '"', "(", "\n", "\\n", "%20", "\x1b[32m", "/", "\\u000a", ","]))
+    after = data.draw(
+        st.sampled_from(["", " ", '"', ")", "\n", "\\n", "\x1b[0m", "'", "<", ";", "%20" if shape.whole_word else ""])
+    )
+
+    redacted = redact(before + token + after)
+
+    assert redacted == f"{before}(REDACTED-{shape.kind}){after}"
+
+
+@pytest.mark.contract("AI-093")
+@each_shape
+@given(data=st.data())
+def test_a_token_one_character_short_is_no_token(shape: TokenShape, data: st.DataObject) -> None:
+    short = shortened(data.draw(shaped(shape)), shape)
+    if short is None:
+        return
+
+    assert redact(f"<{short}>") == f"<{short}>"
+
+
+@each_shape
+@given(data=st.data())
+def test_a_token_does_not_begin_inside_a_word(shape: TokenShape, data: st.DataObject) -> None:
+    token = data.draw(shaped(shape))
+    text = "Q" + token
+    if any(re.search(other.start + other.rest, text[at:]) for other in SHAPES for at in boundaries(text)):
+        return  # a part of the sample is a token of its own
+
+    assert redact(text) == text
+
+
+def boundaries(text: str) -> list[int]:
+    return [0, *(at for at in range(1, len(text)) if text[at - 1] not in WORD)]
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.whole_word], ids=lambda shape: shape.start)
+@given(data=st.data())
+def test_a_token_of_fixed_length_does_not_go_on(shape: TokenShape, data: st.DataObject) -> None:
+    token = data.draw(shaped(shape))
+    longer = token + "".join(random.Random(len(token)).choices("zZyY", k=24))
+
+    assert f"(REDACTED-{shape.kind})z" not in redact(longer).lower()
+
+
+@pytest.mark.contract("AI-093")
+@given(
+    token=json_web_tokens(), encrypted=st.booleans(), after=st.sampled_from(["", " ", '"', ",", "/next", "&x=1", "\\n"])
+)
+def test_a_json_web_token_is_replaced_with_all_its_parts(token: str, encrypted: bool, after: str) -> None:
+    whole = f"{token}.AbCd12.EfGh34" if encrypted else token
+
+    assert redact(f"<{whole}{after}") == f"<(REDACTED-jwt){after}"
+
+
+@pytest.mark.parametrize(
+    "text", ["eyJhbGciOiJub25l", "eyJhbGci.eyJ", "xeyJhbGci.eyJzdWIi.x1", "eyJhbGci eyJzdWIi eyJzdWIi"]
+)
+def test_what_only_begins_like_a_json_web_token_stays(text: str) -> None:
+    assert redact(text) is text
+
+
+def test_a_json_web_token_in_standard_base64_is_replaced_with_its_padding() -> None:
+    assert redact("t=eyJhbGci.eyJzd+Ii.a/b+c/d== end") == "t=(REDACTED-jwt) end"
+
+
+@pytest.mark.contract("AI-099")
+def test_a_cache_key_built_on_a_hash_is_not_a_mailgun_key() -> None:
+    digest = "0123456789abcdef" * 2
+
+    assert redact(f"cache-key-{digest} x_key-{digest}") == f"cache-key-{digest} x_key-{digest}"
+    assert redact(f"key-{digest}") == "(REDACTED-mail)"

@@ -34,7 +34,7 @@ from spanfold.instrument._span import (
     tool_attributes,
 )
 from spanfold.instrument._state import state
-from spanfold.journal import AttributeValue, Fragment, JsonText, field_key, store
+from spanfold.journal import AttributeValue, Fragment, JsonText, field_key, store, to_tree
 from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
 
 
@@ -522,7 +522,14 @@ def _store_artifact(near: Near, parent_id: bytes, name: str, value: Any) -> Path
     recording = near.run
     folder = f"{artifact_folder(near.stage)}artifacts"
     stem = name if near.cycle is None else f"c{near.cycle}_{name}"
-    stored = store_file(SafeRoot(recording.dir, create=True), folder, stem, value, scrub=state.gate.scrub_text)
+    gate = state.gate
+
+    def to_clean_tree(data: Any) -> tuple[Any, str | None]:
+        tree, note = to_tree(data)
+        return gate.scrub_value(tree), note
+
+    root = SafeRoot(recording.dir, create=True)
+    stored = store_file(root, folder, stem, value, scrub=gate.scrub_text, to_tree=to_clean_tree)
     facts = {"name": name, **stored.to_dict()}
     if isinstance(near, RecordedSpan) and not near.ended:
         near.add_artifact(facts)

@@ -530,10 +530,10 @@ def _store_artifact(near: Near, parent_id: bytes, name: str, value: Any) -> Path
 
     root = SafeRoot(recording.dir, create=True)
     stored = store_file(root, folder, stem, value, scrub=gate.scrub_text, to_tree=to_clean_tree)
-    facts = {"name": name, **stored.to_dict()}
+    facts = stored.to_dict()
     if isinstance(near, RecordedSpan) and not near.ended:
-        near.add_artifact(facts)
-    _write_event(near, parent_id, names.EVENT_ARTIFACT, {}, facts)
+        near.add_artifact({"name": name, **facts})
+    _write_event(near, parent_id, names.EVENT_ARTIFACT, {}, {"artifact": name, **facts})
     return recording.dir / stored.path if stored.path else None
 
 

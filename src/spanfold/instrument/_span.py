@@ -607,12 +607,12 @@ class RecordedSpan(trace.Span):
         self._entered = False
         current = get_context()
         if self._previous is not None and (
-            current is self._context or self._is_above(current.get(SPAN_KEY))
+            current is self._context or self.is_above(current.get(SPAN_KEY))
         ):
             set_context(self._previous)
         self._previous = self._context = None
 
-    def _is_above(self, span: object) -> bool:
+    def is_above(self, span: object) -> bool:
         """Whether `span` is a descendant of this one that was left open."""
         while isinstance(span, RecordedSpan):
             if span is self:

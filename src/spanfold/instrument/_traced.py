@@ -9,32 +9,23 @@ Outside a run a decorated function costs one check.
 """
 
 import functools
-import gc
 import inspect
-import sys
 import types
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from typing import Any, Final, Literal, TypeVar, cast, overload
-
-from opentelemetry import context as otel_context
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 
 from spanfold import names
 from spanfold.instrument._api import begin_span, current_parent, is_idle
-from spanfold.instrument._guard import losing_only
+from spanfold.instrument._callables import traced_object
+from spanfold.instrument._generators import CAPTURE_NODES, CAPTURE_TEXT, async_generator, generator
+from spanfold.instrument._guard import losses, lost
 from spanfold.instrument._span import RecordedSpan
 
 F = TypeVar("F", bound="Callable[..., Any] | staticmethod[..., Any] | classmethod[Any, ..., Any] | property")
 
 SpanKindName = Literal["stage", "model_call", "agent", "tool", "timing", "span"]
 Capture = bool | Literal["input", "output"] | Sequence[str]
-
-CAPTURE_NODES: Final = 1_000
-"""Values kept of captured arguments or results; more are cut and noted."""
-CAPTURE_TEXT: Final = 65_536
-"""Characters kept of each captured text."""
-CAPTURE_ITEMS: Final = 100
-"""Items kept of what a generator yielded."""
 
 
 @overload
@@ -82,76 +73,129 @@ def traced(
 class _Plan:
     """What the decorator was asked for."""
 
-    __slots__ = ("capture", "kind", "name", "stage")
+    __slots__ = ("capture", "kind", "name", "stage", "wants_input", "wants_output")
 
     def __init__(self, stage: str | None, kind: str, name: str | None, capture: Capture) -> None:
+        if kind not in get_args(SpanKindName):
+            raise ValueError(
+                f"traced: expected one of the kinds {', '.join(get_args(SpanKindName))}, found another text."
+            )
+        if isinstance(capture, str) and capture not in ("input", "output"):
+            capture = (capture,)
         self.stage, self.kind, self.name, self.capture = stage, kind, name, capture
-
-    @property
-    def wants_output(self) -> bool:
-        return self.capture is True or self.capture == "output"
-
-    @property
-    def wants_input(self) -> bool:
-        return self.capture not in (False, "output")
+        self.wants_output = capture is True or capture == "output"
+        self.wants_input = capture is not False and capture != "output"
 
 
 def _decorate(target: Any, plan: _Plan) -> Any:
-    if isinstance(target, (staticmethod, classmethod)):
-        kind = type(cast("Any", target))
-        return kind(_decorate(target.__func__, plan))
-    if isinstance(target, property):
-        parts = [None if f is None else _decorate(f, plan) for f in (target.fget, target.fset, target.fdel)]
-        return property(parts[0], parts[1], parts[2], target.__doc__)
+    """Return the traced twin of whatever can be decorated."""
     if isinstance(target, type):
-        for attribute, member in list(vars(target).items()):
-            if not attribute.startswith("_") and isinstance(member, (types.FunctionType, staticmethod, classmethod)):
-                setattr(target, attribute, _decorate(member, plan))
+        return _decorate_class(target, plan)
+    if isinstance(target, _METHODS):
+        return type(target)(_decorate_callable(target.__func__, plan))
+    if isinstance(target, property):
+        for part, accept in ((target.fget, "getter"), (target.fset, "setter"), (target.fdel, "deleter")):
+            if part is not None:
+                target = getattr(target, accept)(_decorate_callable(part, plan))
         return target
+    if isinstance(target, functools.partialmethod):
+        return functools.partialmethod(_decorate(target.func, plan), *target.args, **target.keywords)
+    if isinstance(target, functools.cached_property):
+        found = functools.cached_property(_decorate_callable(target.func, plan))
+        if target.attrname is not None:
+            found.__set_name__(object, target.attrname)
+        return found
     if not callable(target):
-        raise TypeError(f"traced: expected a function, method or class, found a {type(target).__name__}.")
-    call = _Call(target, plan)
+        raise TypeError(f"traced: expected a function, method, property or class, found a {type(target).__name__}.")
+    return _decorate_callable(target, plan)
+
+
+def _decorate_class(cls: type, plan: _Plan) -> type:
+    """Decorate the public methods a class defines, in place; what is traced already stays as it is."""
+    twins: dict[int, Any] = {}
+    members: list[tuple[str, Any]] = list(vars(cls).items())
+    for attribute, member in members:
+        if attribute.startswith("_") or not isinstance(member, (types.FunctionType, *_METHODS)):
+            continue
+        if getattr(member, "__func__", member) in _twins:
+            continue
+        twin = twins.get(id(member))
+        if twin is None:
+            twin = twins[id(member)] = _decorate(member, plan)
+        setattr(cls, attribute, twin)
+    return cls
+
+
+def _decorate_callable(target: Any, plan: _Plan) -> Any:
+    kind = cast("Any", type(target))
+    if issubclass(kind, _PARTIAL):
+        twin = kind(_decorate_callable(target.func, plan), *target.args, **target.keywords)
+        twin.__dict__.update(target.__dict__)
+        return twin
+    call = Call(target, plan)
     if _is(inspect.isasyncgenfunction, target):
-        wrapper: Any = _async_generator(target, call)
+        wrapper: Any = async_generator(target, call)
     elif _is(inspect.iscoroutinefunction, target):
         wrapper = _coroutine(target, call)
     elif _is(inspect.isgeneratorfunction, target):
-        wrapper = _generator(target, call)
+        wrapper = generator(target, call)
     else:
         wrapper = _function(target, call)
+    if isinstance(target, types.MethodType) or not hasattr(kind, "__get__"):
+        return traced_object(target, wrapper, functools.partial(_decorate_again, plan))
+    for attribute in _C_METHODS.get(kind, ()):
+        setattr(wrapper, attribute, getattr(target, attribute))
     call.wrapper = weakref.ref(wrapper)
+    _twins.add(wrapper)
     return wrapper
 
 
+def _decorate_again(plan: _Plan, target: Any) -> Any:
+    return _decorate_callable(target, plan)
+
+
+_C_METHODS: Final[dict[type, tuple[str, ...]]] = {
+    type(functools.lru_cache(str)): ("cache_info", "cache_clear", "cache_parameters")
+}
+"""What callables of these types offer besides the call; a function keeps it in its `__dict__`."""
+
+_METHODS: Final[tuple[Any, ...]] = (staticmethod, classmethod)
+_PARTIAL: Final[Any] = functools.partial
+_LATE: Final[tuple[Any, ...]] = (functools.partialmethod, functools.cached_property)
+
+_twins: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Every traced function."""
+
+
 def _is(test: Callable[[Any], bool], target: Any) -> bool:
-    return test(target) or (not inspect.isroutine(target) and test(getattr(target, "__call__", None)))  # noqa: B004 - an object's
+    if test(target):
+        return True
+    return not isinstance(target, type) and not inspect.isroutine(target) and test(getattr(target, "__call__", None))  # noqa: B004 - an object's
 
 
-class _Call:
+class Call:
     """Starts and ends the span of one decorated function."""
 
     def __init__(self, func: Callable[..., Any], plan: _Plan) -> None:
         self.plan = plan
+        self.wants_output = plan.wants_output
         self.wrapper: Any = None
-        inner = func
-        while isinstance(inner, functools.partial):
-            inner = inner.func
-        self.func_name: str = getattr(inner, "__name__", type(inner).__name__)
-        qualified: str = getattr(inner, "__qualname__", type(inner).__qualname__)
+        self.func_name: str = getattr(func, "__name__", type(func).__name__)
+        qualified: str = getattr(func, "__qualname__", type(func).__qualname__)
         self.label = qualified.rpartition("<locals>.")[2]
-        self.function = f"{getattr(inner, '__module__', '')}.{qualified}"
-        self.in_class = "." in self.label
+        self.function = f"{getattr(func, '__module__', '')}.{qualified}"
         self.name = plan.name or plan.stage or self.label
-        code = getattr(inner, "__code__", None)
+        code = getattr(func, "__code__", None)
         self.positional: tuple[str, ...] = code.co_varnames[: code.co_argcount] if code is not None else ()
-        self.default_cycle = _default(inner, "cycle")
-        self._receivers: dict[int, bool] = {}
+        self.has_positional_only = code is not None and code.co_posonlyargcount > 0
+        self.default_cycle = _default(func, "cycle")
+        self._receivers: dict[int, tuple[weakref.ref[type], bool]] = {}
 
     def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, current: bool = True) -> RecordedSpan | None:
         """Start the span of a call and make it current, None where nothing is recorded."""
         if is_idle():
             return None
-        with losing_only("traced calls"):
+        try:
             near, parent_id = current_parent()
             if near is None:
                 return None
@@ -172,7 +216,9 @@ class _Call:
             if current:
                 span.make_current()
             return span
-        return None
+        except Exception as error:  # the guard, without the cost of a context manager
+            lost("traced calls", error)
+            return None
 
     def _record_input(self, span: RecordedSpan, named: dict[str, Any]) -> None:
         if not isinstance(self.plan.capture, (bool, str)):
@@ -183,10 +229,12 @@ class _Call:
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, without a method's receiver."""
-        first = 1 if args and self.in_class and self._is_receiver(args[0]) else 0
+        first = 1 if args and self._is_receiver(args[0]) else 0
         named = dict(zip(self.positional[first:], args[first:], strict=False))
         if len(args) > len(self.positional):
             named["*args"] = args[max(first, len(self.positional)) :]
+        if self.has_positional_only and not named.keys().isdisjoint(kwargs):
+            kwargs = {f"**{k}" if k in named else k: v for k, v in kwargs.items()}
         named.update(kwargs)
         return named
 
@@ -194,35 +242,54 @@ class _Call:
         """Whether the first argument is the object this function was looked up on.
 
         Decided by the class's own dictionary, since at decoration time a method
-        cannot be told from a static method.
+        cannot be told from a static method, and a name says nothing.
         """
         cls: type = candidate if isinstance(candidate, type) else type(candidate)
         known = self._receivers.get(id(cls))
-        if known is None:
-            known = self._found_in(cls)
-            if len(self._receivers) < 1_024:
-                self._receivers[id(cls)] = known
-        return known
+        if known is None or known[0]() is not cls:
+            known = weakref.ref(cls), self._stands_in(cls)
+            if len(self._receivers) >= 1_024:
+                self._receivers.clear()
+            self._receivers[id(cls)] = known
+        return known[1]
 
-    def _found_in(self, cls: type) -> bool:
+    def _stands_in(self, cls: type) -> bool:
+        """Whether this function is a method of a class or one of its bases, under any name, as a class or plain method."""
         wrapper = self.wrapper() if self.wrapper is not None else None
+        if wrapper is None:
+            return False
         for base in cls.__mro__:
-            for raw in (base.__dict__.get(self.func_name), *_accessors(base.__dict__.get(self.func_name))):
-                if isinstance(raw, staticmethod):
-                    return False
-                member = getattr(raw, "__func__", raw)
-                while member is not None:
-                    if member is wrapper:
-                        return True
-                    member = getattr(member, "__wrapped__", None)
+            for raw in tuple(base.__dict__.values()):
+                for part in (raw.fget, raw.fset, raw.fdel) if isinstance(raw, property) else (raw,):
+                    if _leads_to(part, wrapper):
+                        return not isinstance(raw, staticmethod)
         return False
 
     def finish(self, span: RecordedSpan, result: Any) -> None:
         """Record the result and end the span."""
-        if self.plan.wants_output and result is not None:
+        if self.wants_output and result is not None:
             key = names.GENAI_TOOL_RESULT if span.kind == "tool" else names.OUTPUT
             span.captured(key, result, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT)
         span.end()
+
+
+def _leads_to(part: Any, wrapper: Any) -> bool:
+    """Whether what stands in a class is `wrapper`, or was made from it by decorators that say so; runs no host code."""
+    for _ in range(32):
+        if part is wrapper:
+            return True
+        if isinstance(part, _METHODS):
+            part = part.__func__
+        elif isinstance(part, _LATE):
+            part = part.func
+        else:
+            try:
+                part = object.__getattribute__(part, "__dict__").get("__wrapped__")
+            except AttributeError:
+                return False
+        if part is None:
+            return False
+    return False
 
 
 def _default(func: Any, name: str) -> Any:
@@ -236,11 +303,7 @@ def _default(func: Any, name: str) -> Any:
     return found.get(name)
 
 
-def _accessors(raw: Any) -> tuple[Any, ...]:
-    return (raw.fget, raw.fset, raw.fdel) if isinstance(raw, property) else ()
-
-
-def _function(func: Any, call: _Call) -> Any:
+def _function(func: Any, call: Call) -> Any:
     @functools.wraps(func)
     def traced_function(*args: Any, **kwargs: Any) -> Any:
         span = call.start(args, kwargs)
@@ -249,8 +312,11 @@ def _function(func: Any, call: _Call) -> Any:
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
-            span.failed(error)
-            span.end()
+            try:
+                span.failed(error)
+                span.end()
+            except Exception:  # near the recursion limit even a guarded call can fail
+                losses["failed calls"] += 1
             raise
         call.finish(span, result)
         return result
@@ -258,7 +324,7 @@ def _function(func: Any, call: _Call) -> Any:
     return traced_function
 
 
-def _coroutine(func: Any, call: _Call) -> Any:
+def _coroutine(func: Any, call: Call) -> Any:
     @functools.wraps(func)
     async def traced_coroutine(*args: Any, **kwargs: Any) -> Any:
         span = call.start(args, kwargs)
@@ -267,165 +333,13 @@ def _coroutine(func: Any, call: _Call) -> Any:
         try:
             result = await func(*args, **kwargs)
         except BaseException as error:
-            span.failed(error)
-            span.end()
+            try:
+                span.failed(error)
+                span.end()
+            except Exception:  # near the recursion limit even a guarded call can fail
+                losses["failed calls"] += 1
             raise
         call.finish(span, result)
         return result
 
     return traced_coroutine
-
-
-class _Iteration:
-    """The span of one iteration of a generator: current while it runs, not while it is suspended."""
-
-    __slots__ = ("call", "items", "kept", "outside", "inside", "own", "span")
-
-    def __init__(self, call: _Call, span: RecordedSpan, own: "weakref.ref[Any] | None") -> None:
-        self.call, self.span, self.own = call, span, own
-        self.items = 0
-        self.kept: list[Any] = []
-        self.outside = otel_context.get_current()
-        self.inside = span.detached_context()
-
-    def resume(self) -> None:
-        """The generator runs: what was current inside it when it was suspended is current again."""
-        self.outside = otel_context.get_current()
-        otel_context.attach(self.inside)
-
-    def suspend(self) -> None:
-        """The generator is suspended or over: the consumer's context is current again."""
-        self.inside = otel_context.get_current()
-        otel_context.attach(self.outside)
-
-    def yielded(self, item: Any) -> None:
-        self.items += 1
-        if self.call.plan.wants_output and len(self.kept) < CAPTURE_ITEMS:
-            self.kept.append(item)
-
-    def end(self, error: BaseException | None = None) -> None:
-        with losing_only("generator spans"):
-            span = self.span
-            if error is not None:
-                span.failed(error)
-            if isinstance(error, GeneratorExit) and self.own is not None and self.own() is None:
-                span.set_attribute(names.OUTCOME, "abandoned")  # nobody closed it: the collector did
-            span.set_attribute(names.ITEMS, self.items)
-            if self.kept:
-                key = names.GENAI_TOOL_RESULT if span.kind == "tool" else names.OUTPUT
-                span.captured(key, self.kept, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT)
-            span.end()
-        self.kept = []
-
-
-def _own_reference(kind: type, frame_attribute: str, frame: types.FrameType) -> "weakref.ref[Any] | None":
-    """Return a weak reference to the generator that executes `frame`, None when it cannot be found.
-
-    Only the youngest objects are looked at: a generator is nearly always
-    iterated right after it was made. The reference is dead while the collector
-    finalises the generator and alive when somebody called `close()`: nothing
-    else tells an abandoned generator from one closed early.
-    """
-    for found in gc.get_objects(generation=0):
-        if type(found) is kind and getattr(found, frame_attribute) is frame:
-            return weakref.ref(found)
-    return None
-
-
-def _generator(func: Any, call: _Call) -> Any:
-    @functools.wraps(func)
-    def traced_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        span = call.start(args, kwargs, current=False)
-        if span is None:
-            return (yield from func(*args, **kwargs))
-        own = _own_reference(types.GeneratorType, "gi_frame", sys._getframe())  # pyright: ignore[reportPrivateUsage]  # documented
-        iteration = _Iteration(call, span, own)
-        try:
-            result = yield from _drive(func(*args, **kwargs), iteration)
-        except BaseException as error:
-            iteration.end(error)
-            raise
-        if call.plan.wants_output and result is not None and not iteration.kept:
-            iteration.kept = [result]
-        iteration.end()
-        return result
-
-    return traced_generator
-
-
-def _drive(generator: Generator[Any, Any, Any], iteration: _Iteration) -> Generator[Any, Any, Any]:
-    """`yield from generator`, with the context switched at every suspension (PEP 380 spelled out)."""
-    step: Callable[[Any], Any] = generator.send
-    sent: Any = None
-    while True:
-        iteration.resume()
-        try:
-            item = step(sent)
-        except StopIteration as stop:
-            return stop.value
-        finally:
-            iteration.suspend()
-        iteration.yielded(item)
-        try:
-            sent = yield item
-            step = generator.send
-        except GeneratorExit:
-            iteration.resume()
-            try:
-                generator.close()
-            finally:
-                iteration.suspend()
-            raise
-        except BaseException as error:  # noqa: BLE001 - thrown in by the consumer: the generator's to handle
-            sent = error
-            step = generator.throw
-
-
-def _async_generator(func: Any, call: _Call) -> Any:
-    @functools.wraps(func)
-    async def traced_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        span = call.start(args, kwargs, current=False)
-        generator = func(*args, **kwargs)
-        if span is None:
-            iteration = None
-        else:
-            own = _own_reference(types.AsyncGeneratorType, "ag_frame", sys._getframe())  # pyright: ignore[reportPrivateUsage]  # documented
-            iteration = _Iteration(call, span, own)
-        step: Callable[[Any], Any] = generator.asend
-        sent: Any = None
-        try:
-            while True:
-                if iteration is not None:
-                    iteration.resume()
-                try:
-                    item = await step(sent)
-                except StopAsyncIteration:
-                    break
-                finally:
-                    if iteration is not None:
-                        iteration.suspend()
-                if iteration is not None:
-                    iteration.yielded(item)
-                try:
-                    sent = yield item
-                    step = generator.asend
-                except GeneratorExit:
-                    if iteration is not None:
-                        iteration.resume()
-                    try:
-                        await generator.aclose()
-                    finally:
-                        if iteration is not None:
-                            iteration.suspend()
-                    raise
-                except BaseException as error:  # noqa: BLE001 - thrown in by the consumer: the generator's to handle
-                    sent = error
-                    step = generator.athrow
-        except BaseException as error:
-            if iteration is not None:
-                iteration.end(error)
-            raise
-        if iteration is not None:
-            iteration.end()
-
-    return traced_async_generator

@@ -1,0 +1,32 @@
+"""A recorder with default settings for every test, and no loss that the test did not ask about."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spanfold
+from spanfold.instrument import losses
+from tests.instrument.reading import Lost
+
+
+@pytest.fixture(autouse=True)
+def lost(guest: None) -> Iterator[Lost]:
+    """Return what was lost since the test began; a test that never asks must lose nothing."""
+    spanfold.configure()
+    before = losses.copy()
+    asked: list[bool] = []
+
+    def ask() -> dict[str, int]:
+        asked.append(True)
+        return {what: count - before[what] for what, count in losses.items() if count != before[what]}
+
+    yield ask
+    if not asked:
+        assert ask() == {}
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    """Return the directory of the test's run."""
+    return tmp_path / "run"

@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 
 from spanfold import names
 from spanfold.journal._decode import line_seal
-from spanfold.journal._reader import SUFFIX, Line, Tail
-from spanfold.journal._writer import genesis
+from spanfold.journal._reader import Line, Tail
+from spanfold.journal._writer import SUFFIX, genesis
 
 FindingCode = Literal["seal_broken", "edited", "truncated", "foreign_bytes", "missing_file", "adopted"]
 """Names of EP 3.7."""

@@ -228,9 +228,10 @@ class Encoder:
         parts = [part for part in (place, before.data, fragment.data) if part]
         json_keys = before.json_keys + fragment.json_keys if before.json_keys else fragment.json_keys
         if json_keys:
-            parts.append(_JSON_FIELDS % _dumps(json_keys)[1:-1].replace(b'","', b'"},{"stringValue":"'))
+            parts.append(_JSON_FIELDS % b'},{"stringValue":'.join([Encoder._text(key) for key in json_keys]))
         if before.notes or fragment.notes:
-            parts.append(_NOTES % _dumps(_dumps({**before.notes, **fragment.notes}).decode()))
+            notes = {clean_text(key)[0]: note for key, note in (before.notes | fragment.notes).items()}
+            parts.append(_NOTES % _dumps(_dumps(notes).decode()))
         return b",".join(parts)
 
     # -- pieces
@@ -277,10 +278,10 @@ class Encoder:
                     notes = {**(notes or {}), key: "surrogates"}
                     parts.append(b'%bstringValue":%b}}' % (prefix, self._text(value)))  # type: ignore[arg-type]  # kind is str
             elif kind is int:
-                parts.append(b'%bintValue":"%d"}}' % (prefix, value))
+                parts.append(b'%bintValue":"%d"}}' % (prefix, value))  # type: ignore[str-format]  # kind is int
             elif kind is JsonText:
                 json_keys += (key,)
-                parts.append(b'%bstringValue":%b}}' % (prefix, _dumps(str.__str__(value))))  # type: ignore[arg-type]  # kind is JsonText
+                parts.append(b'%bstringValue":%b}}' % (prefix, _dumps(str.__str__(value))))  # pyright: ignore[reportArgumentType]  # kind is JsonText
             elif kind is bool:
                 parts.append(prefix + (b'boolValue":true}}' if value else b'boolValue":false}}'))
             elif kind is float:
@@ -290,7 +291,7 @@ class Encoder:
         return Fragment(b",".join(parts), json_keys, notes or _NO_NOTES, sensitive)
 
     def _any_value(self, value: Any) -> bytes:
-        kind = type(value)
+        kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # the type of anything
         if kind is tuple:
             return b'{"arrayValue":{"values":[%b]}}' % b",".join(self._any_value(v) for v in value)
         if kind is bytes:

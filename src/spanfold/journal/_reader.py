@@ -24,12 +24,11 @@ from typing import Final, Literal, NamedTuple
 from spanfold.errors import JournalMissing
 from spanfold.fs import SafeRoot
 from spanfold.journal._decode import NotOtlp, decode_line
+from spanfold.journal._writer import SUFFIX
 from spanfold.model import Record, Span
 
-__all__ = ["SUFFIX", "Damage", "JournalRead", "Tail", "journal_files", "merged", "read_journal"]
+__all__ = ["Damage", "JournalRead", "Tail", "journal_files", "merged", "read_journal"]
 
-SUFFIX: Final = ".otlp.jsonl"
-"""How the name of every journal file ends."""
 FOLDER: Final = "journal"
 """Where the journal stands in a run directory."""
 BLOCK_BYTES: Final = 1 << 18

@@ -29,10 +29,10 @@ from spanfold.fs import FileLock, FileSpan, SafeRoot
 from spanfold.journal._alive import host_name, is_owner_alive, live_writer
 from spanfold.journal._heads import file_heads
 from spanfold.journal._interrupted import INTERRUPTED, OpenSpan, OpenSpans, encodable, encode_interrupted
-from spanfold.journal._reader import SUFFIX, journal_files, read_journal
+from spanfold.journal._reader import journal_files, read_journal
 from spanfold.journal._values import JsonText
 from spanfold.journal._verify import Marks, combined_head
-from spanfold.journal._writer import Frame, Journal
+from spanfold.journal._writer import SUFFIX, Frame, Journal
 from spanfold.model import Event, Record, Span
 
 __all__ = ["EndedSpan", "Recovery", "SetAside", "recover_run"]

@@ -7,6 +7,7 @@
     ├── LockedError                     somebody else works there: wait or stop them
     ├── JournalError
     │   ├── JournalMissing              no journal where one was expected: check the path
+    │   ├── JournalSealed               a record came after the end of its run: end the work inside the run
     │   └── JournalCorrupt              bytes contradict the format: see what verify names
     ├── FoldError                       documents cannot be made from this journal
     ├── DeliveryError                   a destination did not take what it was asked to take
@@ -67,6 +68,17 @@ class JournalMissing(JournalError):
             "Give the directory that holds run.json, or one above it to `spanfold run list`."
         )
         self.path = path
+
+
+class JournalSealed(JournalError):
+    """A record came after the end of its run. Inside a recorded program it is counted as lost, not raised."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"{folder}: expected records until the end of the run, found one after it; a sealed journal is never changed. "
+            "Wait for threads and tasks before the run ends."
+        )
+        self.folder = folder
 
 
 class JournalCorrupt(JournalError):

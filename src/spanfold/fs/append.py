@@ -136,20 +136,17 @@ class AppendHandle:
         """Return the descriptor, for reading back with `FileSpan` or `os.pread`."""
         return self._descriptor()
 
-    def duplicate(self, lowest: int = 0) -> "AppendHandle | None":
+    def duplicate(self, lowest: int = 0) -> "AppendHandle":
         """Return a second handle on the same open file, to be closed on its own.
 
         Args:
             lowest: The least descriptor number it may have, where the platform lets one ask.
 
-        Returns:
-            None when there is no such number left.
+        Raises:
+            OSError: There is no such number left.
         """
         fd = self._descriptor()
-        try:
-            copy = os.dup(fd) if sys.platform == "win32" else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
-        except OSError:
-            return None
+        copy = os.dup(fd) if sys.platform == "win32" else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
         return AppendHandle(copy, self._label, self._lookup, limit=self._limit, mend_tail=self._mend_tail)
 
     def sync(self) -> None:

@@ -9,7 +9,8 @@ from spanfold.fs import SafeRoot
 from spanfold.journal._decode import line_seal
 from spanfold.journal._writer import SUFFIX
 
-_BLOCK: Final = 64 * 1024
+_BLOCK: Final = 16 * 1024
+"""Bytes read first from the end of a file; doubled until they hold the last line, however long that is."""
 
 
 def file_heads(folder: Path) -> dict[str, dict[str, Any]]:
@@ -21,7 +22,11 @@ def file_heads(folder: Path) -> dict[str, dict[str, Any]]:
     heads: dict[str, dict[str, Any]] = {}
     try:
         root = SafeRoot(folder)
-        entries = [entry.name for entry in root.walk() if not entry.is_dir and entry.name.endswith(SUFFIX)]
+        entries: list[str] = []
+        for entry in root.walk():
+            entry.skip = True
+            if not entry.is_dir and entry.name.endswith(SUFFIX):
+                entries.append(entry.name)
     except (OSError, SpanfoldError):
         return heads
     for name in sorted(entries):
@@ -38,15 +43,14 @@ def file_heads(folder: Path) -> dict[str, dict[str, Any]]:
 def _last_line(root: SafeRoot, name: str) -> tuple[bytes, int]:
     """Return the last line that ends in a newline, and the offset behind it."""
     with root.open_read(name) as file:
-        position = file.seek(0, 2)
-        tail = b""
-        while position > 0:
-            step = min(_BLOCK, position)
-            position -= step
-            file.seek(position)
-            tail = file.read(step) + tail
-            end = tail.rfind(b"\n")
-            begin = tail.rfind(b"\n", 0, end) if end >= 0 else -1
-            if end >= 0 and (begin >= 0 or position == 0):
-                return tail[begin + 1 : end + 1], position + end + 1
+        size = file.seek(0, 2)
+        length = 0
+        while length < size:
+            length = min(size, max(_BLOCK, 2 * length))
+            file.seek(size - length)
+            tail = file.read(length)
+            end = tail.rfind(b"\n") + 1
+            begin = tail.rfind(b"\n", 0, max(0, end - 1)) + 1
+            if end and (begin or length == size):
+                return tail[begin:end], size - length + end
     return b"", 0

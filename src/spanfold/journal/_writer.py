@@ -2,8 +2,8 @@
 
 Promises (docs/formats/journal-v1.md):
 
-- When `append` returns, the line is in the operating system, or it is held in
-  memory because the disk refused it, and counted. It never raises for I/O.
+- When `span` or `event` returns, the line is in the operating system, or it is
+  held in memory because the disk refused it, and counted. I/O never raises.
 - A file has one writer. A forked child starts a file of its own.
 - A line is complete or absent: a failed write is taken back, never glued to.
 - What the disk refused is written, in order, as soon as it takes it again, up
@@ -11,7 +11,8 @@ Promises (docs/formats/journal-v1.md):
 
 Safe to call from several threads, from a signal handler and from a finalizer
 that interrupts an append in the same thread: the inner record waits until the
-outer one is written.
+outer one is written. An exception that a signal handler raises may hit at any
+instant: the record is then written once, at the latest before the next one.
 """
 
 import hashlib
@@ -20,67 +21,41 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from spanfold import names
-from spanfold.errors import SpanfoldError
-from spanfold.fs import AppendHandle, SafeRoot
+from spanfold.errors import JournalSealed, SpanfoldError
+from spanfold.fs import AppendHandle
+from spanfold.journal import _descriptors
 from spanfold.journal._encode import Encoder
-from spanfold.journal._scrub import Gate, scrub_attributes, scrub_body
+from spanfold.journal._frames import Frame, Frames
+from spanfold.journal._own_file import MIDDLE, SUFFIX, OwnFile, Position, genesis, writer_name
+from spanfold.journal._scrub import Gate, scrub_body
 from spanfold.journal._values import JsonText
+
+__all__ = ["SUFFIX", "Frame", "Journal", "Position", "Stats", "describe", "genesis", "writer_name"]
 
 log = logging.getLogger("spanfold")
 
-SUFFIX: Final = ".otlp.jsonl"
 MAX_HELD_BYTES: Final = 8 * 1024 * 1024
-"""Records kept in memory while the disk refuses them."""
-MAX_OPEN_FILES: Final = 64
-"""Journal files held open at once; others are closed and opened again when written to."""
-CHECK_INTERVAL_S: Final = 0.5
-"""How often a writer looks whether its file is still where it was."""
+"""Records of one journal kept in memory while the disk refuses them."""
 RETRY_INTERVAL_S: Final = 0.2
 """How often a refused write is tried again."""
-
+WARNING_INTERVAL_S: Final = 60.0
+"""Refusals that follow each other sooner are only counted."""
 
 _monotonic = time.monotonic
 _sha256 = hashlib.sha256
+_MIDDLE: Final = MIDDLE
+# ValueError is what a handle says that was closed behind our back.
+_REFUSALS: Final = (OSError, SpanfoldError, ValueError)
 
-
-class Frame(NamedTuple):
-    """The constant bytes of a line: before its sequence number, between chain and record, after the record."""
-
-    head: bytes
-    opening: bytes
-    tail: bytes
-
-
-_MIDDLE: Final = b'"}},{"key":"%b","value":{"stringValue":"' % names.LINE_PREV.encode()
-_END: Final = {"span": b'"}}]},"spans":[', "event": b'"}}]},"logRecords":['}
-
-
-class Position(NamedTuple):
-    """How far a journal file has come."""
-
-    file: str
-    seq: int
-    head: str
-    size: int
-
-
-def genesis(writer: str) -> str:
-    """Return what the first line of a writer's file has in place of a previous hash."""
-    return hashlib.sha256(f"{names.JOURNAL_FORMAT} {writer}".encode("ascii")).hexdigest()
-
-
-def writer_name() -> str:
-    """Return a new writer name: UTC time, process id, 8 random hex digits."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}-{os.urandom(4).hex()}"
+_Item = tuple[bytes, Frame]
 
 
 class Stats:
@@ -94,9 +69,9 @@ class Stats:
         self.redacted = 0
         """Records in which something was redacted or looked at by the rules."""
         self.restored = 0
-        """Times the file was removed or replaced under us and written again."""
+        """Times the file was removed, replaced or changed under us, and written again or gone on with in a new one."""
         self.problem = ""
-        """The last reason a write failed: class and errno name."""
+        """Why a write or flush failed last: class and error of the system. Stays when the disk takes records again."""
 
 
 class Journal:
@@ -120,38 +95,36 @@ class Journal:
         scope_version: str = "",
     ) -> None:
         self.folder = folder
-        self.stats = Stats()
         self.encoder = Encoder(gate.is_sensitive_name)
         self._gate = gate
         self._resource = resource
         self._durable = durable
         self._scope_version = scope_version
-        self._lock = threading.RLock()
-        self._sync_lock = threading.Lock()
         self._begin()
         _live.add(self)
 
     def _begin(self) -> None:
-        """Forget everything that belongs to one file and one process."""
-        self._name = ""
-        self._handle: AppendHandle | None = None
-        self._seq = 0
-        self._head = b""
-        self._size = 0
-        self._synced = 0
+        """Start as the journal of this process: nothing is opened and no frame made before the first record."""
+        self.stats = Stats()
+        # Re-entrant, both: a signal handler may record or flush in the middle of either.
+        self._lock = threading.RLock()
+        self._sync_lock = threading.RLock()
+        self._file = OwnFile(self.folder, durable=self._durable)
+        self._frames = Frames(self.encoder, self._gate, self._resource, self._scope_version)
+        self._span_frame: Frame | None = None
+        self._event_frame: Frame | None = None
         self._busy = False
-        self._closed = False
-        self._in_flight = 0
-        self._deferred: deque[tuple[bytes, Frame]] = deque()
-        self._held: deque[tuple[bytes, Frame]] = deque()
-        self._held_bytes = 0
-        self._next_check = 0.0
-        self._next_try = 0.0
+        self._sealed = False
+        self._in_flight: tuple[_Item, bytes, int, int] | None = None
+        """The item that is being written, its line, and sequence number and file size when it is."""
+        self._waiting: deque[_Item] = deque()
+        """Items to be written before any other, oldest first."""
+        self._waiting_bytes = 0
         self._unreported = 0
-        self._frames: dict[Any, Frame] = {}
-        self._frame_resources: list[Any] = []
-        self._span_frame = self.frame("span")
-        self._event_frame = self.frame("event", schema_url="")
+        self._next_try = 0.0
+        self._next_warning = 0.0
+        self._warnings: list[tuple[str, str]] = []
+        self._synced = ("", 0)
 
     # -- writing
 
@@ -170,12 +143,15 @@ class Journal:
             body: What the encoder made.
             is_clean: Whether all of it passed the gate and no key names a secret; otherwise it is redacted.
             frame: The line around it; that of our own spans by default.
+
+        Raises:
+            JournalSealed: The run is over.
         """
-        self._append(body if is_clean else self._scrubbed(body), frame or self._span_frame)
+        self._append(body if is_clean else self._scrubbed(body), frame or self._span_frame or self._own_frame("span"))
 
     def event(self, body: bytes, is_clean: bool, frame: Frame | None = None) -> None:
-        """Append one encoded log record; arguments as of `span`."""
-        self._append(body if is_clean else self._scrubbed(body), frame or self._event_frame)
+        """Append one encoded log record; arguments and errors as of `span`."""
+        self._append(body if is_clean else self._scrubbed(body), frame or self._event_frame or self._own_frame("event"))
 
     def frame(
         self,
@@ -195,283 +171,305 @@ class Journal:
             resource: Attributes of the process that made the record; ours by default.
             schema_url: Schema of the attribute names.
         """
-        version = self._scope_version if scope_version is None else scope_version
-        key = (signal, scope_name, version, None if resource is None else id(resource))
-        if (known := self._frames.get(key)) is not None:
-            return known
-        gate = self._gate
-        found = self._resource() if resource is None else resource
-        pairs = scrub_attributes(orjson.loads(b"[%b]" % self.encoder.attributes(found)), gate)
-        group, scoped, items = (
-            ("resourceSpans", "scopeSpans", "span") if signal == "span" else ("resourceLogs", "scopeLogs", "event")
+        return self._frames.of(
+            signal, scope_name=scope_name, scope_version=scope_version, resource=resource, schema_url=schema_url
         )
-        head = (
-            f'{{"{group}":[{{"resource":{{"attributes":{orjson.dumps(pairs).decode()}}},"{scoped}":[{{"scope":{{'
-            f'"name":{orjson.dumps(gate.scrub_text(scope_name)).decode()},"version":{orjson.dumps(gate.scrub_text(version)).decode()},'
-            f'"attributes":[{{"key":"{names.LINE_SEQ}","value":{{"intValue":"'
-        ).encode()
-        schema = b',"schemaUrl":%b' % orjson.dumps(gate.scrub_text(schema_url)) if schema_url else b""
-        tail = b"]%b}]}]}\n" % schema
-        frame = Frame(head, _END[items], tail)
-        if len(self._frames) < 256:
-            self._frames[key] = frame
-            self._frame_resources.append(resource)  # an id is only a key while its object lives
-        return frame
 
-    def _append(self, body: bytes, frame: Frame) -> None:
-        with self._lock:
-            if self._busy:  # a signal handler or finalizer interrupted an append of this very thread
-                self._deferred.append((body, frame))
-                return
-            self._busy = True
-            try:
-                self._put(body, frame)
-                while self._deferred:
-                    self._put(*self._deferred.popleft())
-            finally:
-                self._busy = False
+    def _own_frame(self, signal: str) -> Frame:
+        if signal == "span":
+            self._span_frame = frame = self.frame("span")
+        else:
+            self._event_frame = frame = self.frame("event", schema_url="")
+        return frame
 
     def _scrubbed(self, body: bytes) -> bytes:
         self.stats.redacted += 1
         return scrub_body(body, self._gate)
 
-    def _put(self, body: bytes, frame: Frame) -> None:
+    def _append(self, body: bytes, frame: Frame) -> None:
+        item = (body, frame)
+        with self._lock:
+            if self._busy or self._waiting or self._in_flight is not None or self._sealed:
+                self._append_behind(item)
+            else:
+                self._busy = True
+                try:
+                    self._write(item)
+                except BaseException as error:
+                    if not self._postponed(item, error):
+                        raise
+                else:
+                    self._in_flight = None
+                finally:
+                    self._busy = False
+                if self._waiting:  # a signal handler or finalizer recorded meanwhile, or the disk refused
+                    self._drain()
+        if self._warnings and not self._busy:
+            self._warn()
+
+    def _write(self, item: _Item) -> None:
+        """Write one line. The caller sets `_in_flight` back when it has taken note of that."""
+        file = self._file
+        handle = file.handle
         now = _monotonic()
-        if self._held:
-            if now < self._next_try or not self._write_held(now):
-                self._hold(body, frame)
-                return
-        try:
-            self._write(body, frame, now)
-        except (OSError, SpanfoldError) as error:
-            self._refused(error, now)
-            self._hold(body, frame)
-
-    def _write(self, body: bytes, frame: Frame, now: float) -> None:
-        handle = self._handle
-        if handle is None:
-            handle = self._open()
-        elif now >= self._next_check:
-            self._next_check = now + CHECK_INTERVAL_S
-            handle = self._still_there(handle)
-        if self._in_flight:
-            self._settle(handle)
-        seq = self._seq + 1
-        line = b"".join((frame.head, b"%d" % seq, _MIDDLE, self._head, frame.opening, body, frame.tail))
-        # An exception that a signal handler raises can hit between the write and the lines
-        # after it; the next append then sees from the file's size what became of this one.
-        self._in_flight = len(line)
-        self._in_flight_head = line
+        if handle is None or now >= file.next_check:
+            handle = self._ready(now)
+        body, frame = item
+        seq = file.seq + 1
+        line = b"".join((frame.head, b"%d" % seq, _MIDDLE, file.head, frame.opening, body, frame.tail))
+        size = file.size + len(line)
+        self._in_flight = (item, line, seq, size)
         handle.add(line)
-        self._head = _sha256(line).hexdigest().encode()
-        self._seq = seq
-        self._size += len(line)
-        self._in_flight = 0
+        file.head = _sha256(line).hexdigest().encode()
+        file.seq = seq
+        file.size = size
 
-    def _settle(self, handle: AppendHandle) -> None:
-        """Find out whether an interrupted append was written, and take it in if so."""
-        length, self._in_flight = self._in_flight, 0
-        if handle.size == self._size + length:
-            self._head = hashlib.sha256(self._in_flight_head).hexdigest().encode()
-            self._seq += 1
-            self._size += length
+    def _ready(self, now: float) -> AppendHandle:
+        was_open = self._file.handle is not None
+        handle = self._file.ready(now)
+        if not was_open:
+            _descriptors.opened(self)
+        self.stats.restored = self._file.disturbed
+        return handle
 
-    # -- when the disk refuses
+    # -- what could not be written at once
 
-    def _refused(self, error: Exception, now: float) -> None:
-        self._in_flight = 0
-        self._next_try = now + RETRY_INTERVAL_S
-        problem = describe(error)
-        if problem != self.stats.problem:
-            self.stats.problem = problem
-            log.warning(
-                "%s: the journal cannot be written (%s). The program goes on; up to %d MiB of records are kept in memory "
-                "and written when that is possible again. Free space or make the folder writable.",
-                self.folder,
-                problem,
-                MAX_HELD_BYTES >> 20,
-            )
+    def _postponed(self, item: _Item, error: BaseException) -> bool:
+        """Keep what may not be written; whether the error ends here, as one of the disk does."""
+        self._waiting.appendleft(item)
+        if not isinstance(error, _REFUSALS):
+            return False
+        self._refused(error)
+        return True
 
-    def _hold(self, body: bytes, frame: Frame) -> None:
-        if self._held_bytes + len(body) > MAX_HELD_BYTES:
+    def _append_behind(self, item: _Item) -> None:
+        if self._sealed:
+            raise JournalSealed(self.folder)
+        if self._waiting_bytes + len(item[0]) > MAX_HELD_BYTES and not self._busy:
+            self._drain()
+        if self._waiting_bytes + len(item[0]) > MAX_HELD_BYTES:
             self.stats.lost += 1
             self._unreported += 1
             return
-        self._held.append((body, frame))
-        self._held_bytes += len(body)
-        self.stats.held = len(self._held)
+        self._waiting.append(item)
+        self._waiting_bytes += len(item[0])
+        self.stats.held = len(self._waiting)
+        if not self._busy:
+            self._drain()
 
-    def _write_held(self, now: float) -> bool:
-        """Write what was held, oldest first; False when the disk still refuses."""
-        self._next_try = now + RETRY_INTERVAL_S
+    def _drain(self, *, force: bool = False) -> None:
+        """Write what waits, oldest first, as far as the disk takes it."""
+        if not force and _monotonic() < self._next_try:
+            return
+        self._busy = True
         try:
-            while self._held:
-                body, frame = self._held[0]
-                self._write(body, frame, now)
-                self._held.popleft()
-                self._held_bytes -= len(body)
-        except (OSError, SpanfoldError) as error:
-            self._refused(error, now)
-            return False
+            if self._in_flight is not None:
+                self._settle()
+            while self._waiting or self._unreported:
+                self._write_first()
+        except _REFUSALS as error:
+            self._refused(error)
         finally:
-            self.stats.held = len(self._held)
-        self.stats.problem = ""
-        if self._unreported:
-            count, self._unreported = self._unreported, 0
-            self._put(self._own_event(names.EVENT_LOST, {"spanfold.count": count}), self._event_frame)
-        return True
+            self._busy = False
+            self.stats.held = len(self._waiting)
+            self._waiting_bytes = sum(len(body) for body, _ in self._waiting)
 
-    def _own_event(self, name: str, attributes: dict[str, Any]) -> bytes:
+    def _write_first(self) -> None:
+        if not self._waiting:
+            count, self._unreported = self._unreported, 0
+            self._waiting.append(self._own_event(names.EVENT_LOST, {"spanfold.count": count}))
+        item = self._waiting[0]
+        try:
+            self._write(item)
+        except _REFUSALS:
+            raise
+        except Exception:  # a fault of ours, for the second time: this record must not keep all others from the disk
+            if self._in_flight is not None:
+                self._settle()
+            if self._waiting and self._waiting[0] is item:
+                self._waiting.popleft()
+                self.stats.lost += 1
+            return
+        self._waiting.popleft()
+        self._in_flight = None
+
+    def _settle(self, *, again: bool = True) -> bool:
+        """Find out whether an append that was cut short is in the file; take note of it, or see to it that it is repeated."""
+        assert self._in_flight is not None
+        item, line, seq, size = self._in_flight
+        first = self._waiting[0] if self._waiting else None
+        is_there = self._file.has(line, size - len(line))
+        if is_there:
+            self._file.head = _sha256(line).hexdigest().encode()
+            self._file.seq, self._file.size = seq, size
+            if first is item:
+                self._waiting.popleft()
+        elif again and first is not item:
+            self._waiting.appendleft(item)
+        self._in_flight = None
+        return is_there
+
+    def _refused(self, error: BaseException) -> None:
+        now = _monotonic()
+        self._next_try = now + RETRY_INTERVAL_S
+        self._file.next_check = 0.0
+        self.stats.held = len(self._waiting)
+        self._complain(
+            now,
+            error,
+            f"cannot be written (%s). The program goes on; up to {MAX_HELD_BYTES >> 20} MiB of records are kept in memory "
+            "and written when that is possible again. Free space or make the folder writable.",
+        )
+
+    def _complain(self, now: float, error: BaseException, text: str) -> None:
+        self.stats.problem = describe(error)
+        if now >= self._next_warning:
+            self._next_warning = now + WARNING_INTERVAL_S
+            self._warnings.append((f"%s: the journal {text}", self.stats.problem))
+
+    def _warn(self) -> None:
+        """Log what there is to say. Never inside the lock: a handler of the host may record, in any thread."""
+        while self._warnings:
+            try:
+                text, problem = self._warnings.pop(0)
+                log.warning(text, self.folder, problem)
+            except Exception:
+                return
+
+    def _own_event(self, name: str, attributes: dict[str, Any]) -> _Item:
         body, _ = self.encoder.event(
             trace_id=b"", span_id=b"", name=name, time_ns=time.time_ns(), attributes=attributes, severity=13
         )
-        return body
+        return body, self._event_frame or self._own_frame("event")
 
-    # -- the file
-
-    def _open(self) -> AppendHandle:
-        root = SafeRoot(self.folder, create=True, durable=self._durable)
-        if not self._name:
-            self._name = writer_name()
-            self._head = genesis(self._name).encode()
-        handle = root.open_append(self._name + SUFFIX)
-        if handle.size != self._size:
-            # Opened again after it was closed for lack of descriptors, and it is not what we left.
-            handle.close()
-            self.stats.restored += 1
-            return self._start_over(root)
-        self._handle = handle
-        self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        _opened(self)
-        return handle
-
-    def _start_over(self, root: SafeRoot) -> AppendHandle:
-        """Go on in a new file: the old one is not ours any more, and verify will say what happened to it."""
-        self._name = writer_name()
-        self._head = genesis(self._name).encode()
-        self._seq = self._size = self._synced = 0
-        self._handle = root.open_append(self._name + SUFFIX)
-        self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        _opened(self)
-        return self._handle
-
-    def _still_there(self, handle: AppendHandle) -> AppendHandle:
-        """Return a handle on our file at its name; when it was removed or replaced, write it again there."""
-        try:
-            handle.check()
-            if handle.size == self._size or self._in_flight:
-                return handle
-        except (SpanfoldError, OSError):
-            pass
-        self.stats.restored += 1
-        root = SafeRoot(self.folder, create=True, durable=self._durable)
-        kept = handle.size
-        if kept < self._size:  # cut short from outside: what is gone cannot be written again
-            handle.close()
-            self._handle = None
-            return self._start_over(root)
-        self._name = writer_name() if _occupied(root, self._name + SUFFIX) else self._name
-        restored = root.open_append(self._name + SUFFIX)
-        offset = 0
-        while block := os.pread(handle.fileno(), min(1 << 20, self._size - offset), offset):
-            restored.append(block)
-            offset += len(block)
-        handle.close()
-        self._handle = restored
-        return restored
-
-    def release(self) -> bool:
-        """Close the descriptor until the next record; False when the journal is in use just now."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            if self._busy:
-                return False
-            handle, self._handle = self._handle, None
-            if handle is not None:
-                if self._in_flight:
-                    self._settle(handle)
-                handle.close()
-            return True
-        finally:
-            self._lock.release()
+    def take_over(self) -> None:
+        """Go on in place of an append that a signal handler interrupted in this thread and that will not be resumed."""
+        with self._lock:
+            self._busy = False
 
     # -- the end
 
     @property
     def written(self) -> int:
         """Lines in this process's file."""
-        return self._seq
+        return self._file.seq
 
     @property
     def position(self) -> Position:
         """How far this process's file has come; file name empty before its first record."""
         with self._lock:
-            return Position(
-                self._name + SUFFIX if self._seq else "", self._seq, self._head.decode() if self._seq else "", self._size
-            )
+            return self._file.position
 
-    def sync(self) -> None:
+    def heads(self) -> dict[str, dict[str, Any]]:
+        """Return where each file of this process ends, as this process wrote it, for the seal: see `file_heads`."""
+        with self._lock:
+            ends = {**self._file.left, self._file.position.file: self._file.position}
+        return {file: {"seq": end.seq, "head": end.head, "size": end.size} for file, end in ends.items() if file}
+
+    def sync(self) -> bool:
         """Write what is held if the disk takes it, and with `durable` make it survive a power cut.
 
         Threads that wait for the same fsync share it.
+
+        Returns:
+            Whether everything recorded before is where it belongs.
         """
         with self._lock:
-            if self._held and not self._busy:
-                self._busy = True
-                try:
-                    self._write_held(time.monotonic())
-                finally:
-                    self._busy = False
-            target = self._size
-        if not self._durable or target <= self._synced:
-            return
-        with self._sync_lock:
-            if target <= self._synced:
-                return
-            with self._lock:
-                handle, size = self._handle, self._size
-            if handle is None:
-                with self._lock:
-                    try:
-                        handle = self._open()
-                    except (OSError, SpanfoldError):
-                        return
-            try:
-                handle.sync()
-                self._synced = size
-            except (OSError, ValueError) as error:
-                self._refused(error, time.monotonic())
+            if not self._busy:
+                self._drain(force=True)
+            complete = not self._waiting
+        if self._durable:
+            complete = self._flushed() and complete
+        if self._warnings and not self._busy:
+            self._warn()
+        return complete
 
-    def seal(self, heads: Mapping[str, Mapping[str, Any]]) -> None:
-        """Append the sealing event with the head of every file, this one up to its last line included."""
+    def _flushed(self) -> bool:
         with self._lock:
-            mine = self.position
-            all_heads = dict(heads)
-            if mine.file:
-                all_heads[mine.file] = {"seq": mine.seq, "head": mine.head, "size": mine.size}
-            body = self._own_event(
-                names.EVENT_SEALED, {"spanfold.heads": JsonText(orjson.dumps(all_heads, option=orjson.OPT_SORT_KEYS).decode())}
-            )
-            self._append(body, self._event_frame)
+            name, target = self._file.name, self._file.size
+        with self._sync_lock:
+            if self._synced[0] == name and self._synced[1] >= target:
+                return True
+            try:
+                with self._lock:
+                    name, size = self._file.name, self._file.size
+                    if not size:
+                        return True
+                    # A descriptor of its own: this one may be closed or taken from us while the device is busy.
+                    handle = (self._file.handle or self._ready(_monotonic())).duplicate()
+                with handle:
+                    handle.sync()
+            except _REFUSALS as error:
+                with self._lock:
+                    self._complain(
+                        _monotonic(), error, "cannot be flushed to the device (%s): a power cut now could lose its end."
+                    )
+                return False
+            self._synced = (name, size)
+        return True
+
+    def seal(self, heads: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Append the sealing event, after which nothing more is taken.
+
+        Args:
+            heads: Ends of the files of other processes; those of this one are added.
+
+        Returns:
+            Whether the journal is sealed. Not while records are held in memory: try again later.
+        """
+        with self._lock:
+            if self._sealed or self._busy:
+                return self._sealed
+            self._drain(force=True)
+            if not self._waiting:
+                self._write_seal({**heads, **self.heads()})
+        if self._warnings:
+            self._warn()
+        return self._sealed
+
+    def _write_seal(self, heads: Mapping[str, Any]) -> None:
+        text = orjson.dumps(heads, option=orjson.OPT_SORT_KEYS).decode()
+        item = self._own_event(names.EVENT_SEALED, {"spanfold.heads": JsonText(text)})
+        self._busy = True
+        try:
+            try:
+                self._write(item)
+            finally:
+                # A seal that was not written is not kept: a later one says where the files end then.
+                if self._in_flight is not None:
+                    self._sealed = self._settle(again=False)
+        except _REFUSALS as error:
+            self._in_flight = None
+            self._refused(error)
+        finally:
+            self._busy = False
+            if self._sealed:
+                self.stats.lost += len(self._waiting)  # what a finalizer recorded in the middle of this
+                self._waiting.clear()
+
+    def release(self) -> bool:
+        """Close the descriptor until the next record; False when the journal is in use just now."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._busy or self._in_flight is not None:
+                return False
+            self._file.close()
+            return True
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Sync and close the file. A later record opens it again."""
         self.sync()
-        with self._lock:
-            handle, self._handle = self._handle, None
-            if handle is not None:
-                handle.close()
-        _open_journals.pop(id(self), None)
+        if self.release():
+            _descriptors.closed(self)
 
-    def _after_fork_in_child(self) -> None:
-        inherited = self._handle
-        self._lock = threading.RLock()
-        self._sync_lock = threading.Lock()
-        self.stats = Stats()
+    def after_fork_in_child(self) -> None:
+        """Become the journal of the child: the file, and everything that waits, is the parent's."""
+        inherited = self._file
         self._begin()
-        if inherited is not None:
-            inherited.close()
+        inherited.close()
 
 
 def describe(error: BaseException) -> str:
@@ -481,39 +479,13 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {name}" if name else type(error).__name__
 
 
-def _occupied(root: SafeRoot, name: str) -> bool:
-    try:
-        root.stat(name)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-# -- descriptors and forks: process-wide, because both limits are
-
 _live: "weakref.WeakSet[Journal]" = weakref.WeakSet()
-_open_journals: "OrderedDict[int, weakref.ref[Journal]]" = OrderedDict()
-_open_lock = threading.Lock()
-
-
-def _opened(journal: Journal) -> None:
-    """Note that a journal holds a descriptor, and take one from the journal that opened longest ago."""
-    with _open_lock:
-        _open_journals[id(journal)] = weakref.ref(journal)
-        surplus = len(_open_journals) - MAX_OPEN_FILES
-        candidates = [k for k in list(_open_journals)[: max(surplus, 0)] if k != id(journal)]
-    for key in candidates:
-        other = (_open_journals.get(key) or (lambda: None))()
-        if other is None or other.release():
-            _open_journals.pop(key, None)
 
 
 def _after_fork_in_child() -> None:
-    global _open_lock
-    _open_lock = threading.Lock()
-    _open_journals.clear()
+    _descriptors.forget()
     for journal in list(_live):
-        journal._after_fork_in_child()  # pyright: ignore[reportPrivateUsage]  # the module's own hook
+        journal.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):

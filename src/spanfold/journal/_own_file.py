@@ -1,0 +1,258 @@
+"""The journal file of one process: how far it has come, and where it is when somebody moved it.
+
+Others can remove, replace, rename or cut a file that is written to. Here it is
+looked for twice a second:
+
+- its name is gone: it is written again under that name, from the descriptor;
+- its name stands for another file: it is written again under a new name, with
+  a chain that begins there;
+- its content is not what was written: it stays as evidence, and recording goes
+  on in a new file.
+
+What this process wrote into a file it had to leave is remembered (`left`), so
+that the seal states what was there and not what somebody made of it.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from spanfold import names
+from spanfold.errors import SpanfoldError, UnsafeEntryError
+from spanfold.fs import AppendHandle, FileSpan, SafeRoot
+
+SUFFIX: Final = ".otlp.jsonl"
+"""How the name of every journal file ends."""
+CHECK_INTERVAL_S: Final = 0.5
+"""How often a writer looks whether its file is still where it was."""
+MIDDLE: Final = b'"}},{"key":"%b","value":{"stringValue":"' % names.LINE_PREV.encode()
+"""What stands between the sequence number of a line and the hash of the line before."""
+_SEQ: Final = b'{"key":"%b","value":{"intValue":"' % names.LINE_SEQ.encode()
+_HASH_LENGTH: Final = 64
+_HIGH_DESCRIPTOR: Final = 200
+_PATIENCE_S: Final = 10.0
+"""How soon to try again to copy a file back to where it belongs."""
+_BLOCK: Final = 1 << 20
+
+
+class Position(NamedTuple):
+    """How far a journal file has come."""
+
+    file: str
+    """File name, empty before the first line."""
+    seq: int
+    """Lines in it."""
+    head: str
+    """Hash of the last line, 64 hex digits."""
+    size: int
+    """Bytes up to the end of the last line."""
+
+
+def genesis(writer: str) -> str:
+    """Return what the first line of a writer's file has in place of a previous hash."""
+    return hashlib.sha256(f"{names.JOURNAL_FORMAT} {writer}".encode("ascii")).hexdigest()
+
+
+def writer_name() -> str:
+    """Return a new writer name: UTC time, process id, 8 random hex digits."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+class OwnFile:
+    """The file this process appends to. The owner holds a lock of its own around every call.
+
+    Args:
+        folder: The journal folder; made when it is missing.
+        durable: Flush new names to the device.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool) -> None:
+        self.folder = folder
+        self.handle: AppendHandle | None = None
+        """Open for appending; None before the first line and while others need the descriptor."""
+        self.next_check = 0.0
+        """Monotonic time at which `ready` looks for the file again."""
+        self.seq = 0
+        self.head = b""
+        self.size = 0
+        self.left: dict[str, Position] = {}
+        """Files this process had to leave, by name, as it left them."""
+        self.disturbed = 0
+        """How often the file was written again or left."""
+        self._writer = ""
+        self._durable = durable
+        self._identity = (0, 0)
+        self._is_astray = False
+
+    @property
+    def name(self) -> str:
+        """File name, empty before the first open."""
+        return self._writer + SUFFIX if self._writer else ""
+
+    @property
+    def position(self) -> Position:
+        """How far this file has come."""
+        return Position(self.name, self.seq, self.head.decode(), self.size) if self.seq else Position("", 0, "", 0)
+
+    def ready(self, now: float) -> AppendHandle:
+        """Return the handle to append to: open, at its name, and ending where it was left.
+
+        Args:
+            now: Monotonic seconds.
+
+        Raises:
+            OSError: As the system says; nothing changed, the next call tries again.
+            SpanfoldError: The folder is a link or no folder.
+        """
+        handle = self.handle
+        if handle is not None and not self._is_ours(handle):
+            # Closed behind our back (`os.closerange`). Its number may be another file's by now: never close that.
+            self.handle = handle = None
+        handle = self._open() if handle is None else self._at_its_name(handle)
+        self.next_check = now + (_PATIENCE_S if self._is_astray else CHECK_INTERVAL_S)
+        return handle
+
+    def close(self) -> None:
+        """Let the descriptor go; `ready` opens the file again."""
+        handle, self.handle = self.handle, None
+        if handle is not None and self._is_ours(handle):
+            handle.close()
+
+    def has(self, line: bytes, offset: int) -> bool:
+        """Whether `line` was written at `offset`; if only a part of it was, that part is cut off."""
+        if self.handle is None or not self._is_ours(self.handle):
+            return False
+        fd = self.handle.fileno()
+        found = os.pread(fd, len(line) + 1, offset)
+        if found == line:
+            return True
+        if found and line.startswith(found):
+            os.ftruncate(fd, offset)
+        return False
+
+    def _is_ours(self, handle: AppendHandle) -> bool:
+        try:
+            st = os.fstat(handle.fileno())
+        except (OSError, ValueError):
+            return False
+        return (st.st_dev, st.st_ino) == self._identity
+
+    # -- opening
+
+    def _open(self) -> AppendHandle:
+        root = SafeRoot(self.folder, create=True, durable=self._durable)
+        if not self._writer:
+            return self._begin(root)
+        try:
+            if root.stat(self.name).st_size != self.size:
+                return self._begin(root)
+            return self._take(root.open_append(self.name))
+        except (FileNotFoundError, UnsafeEntryError):
+            return self._begin(root)
+
+    def _begin(self, root: SafeRoot) -> AppendHandle:
+        """Go on in a new file; the one before stays as it is."""
+        writer = writer_name()
+        handle = root.open_append(writer + SUFFIX)
+        self._leave()
+        self.seq = self.size = 0
+        self.head = genesis(writer).encode()
+        self._writer = writer
+        return self._take(handle)
+
+    def _leave(self) -> None:
+        if self.seq:
+            self.left[self.name] = self.position
+            self.disturbed += 1
+
+    def _take(self, handle: AppendHandle) -> AppendHandle:
+        # A number that nobody gets by just opening a file: if the host closes all descriptors, the next file it opens
+        # would otherwise have ours, and our lines would land in it.
+        try:
+            high = handle.duplicate(_HIGH_DESCRIPTOR)
+        except OSError:
+            pass  # the process may not have that many
+        else:
+            handle.close()
+            handle = high
+        st = os.fstat(handle.fileno())
+        before, self.handle = self.handle, handle
+        if before is not None and self._is_ours(before):
+            before.close()
+        self._identity = (st.st_dev, st.st_ino)
+        return handle
+
+    # -- finding it again
+
+    def _at_its_name(self, handle: AppendHandle) -> AppendHandle:
+        st = os.fstat(handle.fileno())
+        try:
+            named = os.lstat(self.folder / self.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return self._restored(handle, st, is_taken=False)
+        except OSError:
+            return handle  # the folder cannot be looked into any more; the descriptor is as good as before
+        if (named.st_dev, named.st_ino) != self._identity:
+            return self._restored(handle, st, is_taken=True)
+        if st.st_size != self.size:
+            return self._begin(SafeRoot(self.folder, durable=self._durable))
+        return handle
+
+    def _restored(self, handle: AppendHandle, st: os.stat_result, *, is_taken: bool) -> AppendHandle:
+        """Write what the descriptor still holds into the folder again."""
+        self._is_astray = False
+        try:
+            root = SafeRoot(self.folder, create=True, durable=self._durable)
+            if st.st_size != self.size or not self.size:
+                return self._begin(root)
+            if is_taken:
+                return self._copied_under_new_name(handle, root)
+            root.create_exclusive(self.name, [FileSpan(handle.fileno(), 0, self.size)])
+            self.disturbed += 1
+            return self._take(root.open_append(self.name))
+        except (OSError, SpanfoldError):
+            if not st.st_nlink:
+                raise
+            self._is_astray = True
+            return handle  # it only lies elsewhere: better there than in memory
+
+    def _copied_under_new_name(self, handle: AppendHandle, root: SafeRoot) -> AppendHandle:
+        writer = writer_name()
+        copy = _Rechained(handle.fileno(), self.size, writer)
+        root.create_exclusive(writer + SUFFIX, copy.pieces())
+        restored = root.open_append(writer + SUFFIX)
+        seq = self.seq
+        self._leave()
+        self.seq, self.size, self.head = seq, copy.size, copy.head
+        self._writer = writer
+        return self._take(restored)
+
+
+class _Rechained:
+    """The lines of a file with the chain of another writer."""
+
+    def __init__(self, fd: int, size: int, writer: str) -> None:
+        self._fd = fd
+        self._left = size
+        self.size = 0
+        self.head = genesis(writer).encode()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the lines; `size` and `head` are right when they are exhausted."""
+        offset, tail = 0, b""
+        while self._left > 0 and (block := os.pread(self._fd, min(_BLOCK, self._left), offset)):
+            offset += len(block)
+            self._left -= len(block)
+            *lines, tail = (tail + block).split(b"\n")
+            for line in lines:
+                yield self._line(line + b"\n")
+
+    def _line(self, line: bytes) -> bytes:
+        begin = line.index(MIDDLE, line.index(_SEQ)) + len(MIDDLE)
+        line = b"%b%b%b" % (line[:begin], self.head, line[begin + _HASH_LENGTH :])
+        self.head = hashlib.sha256(line).hexdigest().encode()
+        self.size += len(line)
+        return line

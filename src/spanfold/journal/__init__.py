@@ -4,6 +4,7 @@ Format: docs/formats/journal-v1.md. Forms of values: docs/formats/values.md.
 Reading needs no OpenTelemetry SDK.
 """
 
+from spanfold.journal._alive import host_name, live_writer
 from spanfold.journal._decode import NotOtlp, any_value, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._dialect import Dialect, dialect
 from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, Place, field_key, field_name
@@ -54,8 +55,10 @@ __all__ = [
     "fields",
     "file_heads",
     "genesis",
+    "host_name",
     "journal_files",
     "line_seal",
+    "live_writer",
     "load",
     "merged",
     "read_journal",

@@ -1,4 +1,4 @@
-"""A recorder with default settings for every test, and no loss that the test did not ask about."""
+"""The recorder alone, with default settings, and no loss that the test did not ask about."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 import spanfold
-from spanfold.instrument import losses
+from spanfold.instrument import losses, state
 from tests.instrument.reading import Lost
 
 
 @pytest.fixture(autouse=True)
 def lost(guest: None) -> Iterator[Lost]:
     """Return what was lost since the test began; a test that never asks must lose nothing."""
+    connector, state.connector = state.connector, None  # documents and delivery have tests of their own
     spanfold.configure()
     before = losses.copy()
     asked: list[bool] = []
@@ -22,6 +23,8 @@ def lost(guest: None) -> Iterator[Lost]:
         return {what: count - before[what] for what, count in losses.items() if count != before[what]}
 
     yield ask
+    spanfold.shutdown()
+    state.connector = connector
     if not asked:
         assert ask() == {}
 

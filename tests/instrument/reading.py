@@ -1,8 +1,11 @@
-"""Read back what a run wrote, line by line, from its files."""
+"""Read back what a run wrote, line by line, from its files; and run whole programs."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spanfold.journal import decode_line
 from spanfold.model import Event, Record, Span
@@ -55,3 +58,25 @@ def tree(run_dir: Path) -> dict[str, Any]:
 
 def names_of(found: list[Span]) -> list[str]:
     return [s.name for s in found]
+
+
+class Outcome(NamedTuple):
+    """How a program ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def program(script: str, *, flags: tuple[str, ...] = (), **env: str) -> Outcome:
+    """Run a script in an interpreter of its own, with the recorder alone: documents and delivery have their own tests."""
+    alone = "import spanfold\nfrom spanfold.instrument import state\nstate.connector = None\n"
+    result = subprocess.run(
+        [sys.executable, *flags, "-c", alone + script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **env},
+    )
+    return Outcome(result.returncode, result.stdout, result.stderr)

@@ -188,7 +188,7 @@ def documents(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.relative_to(folder).parts[0] in ("journal", ".fold")
+        if path.is_file() and path.relative_to(folder).parts[0] not in ("journal", ".fold")
     }
 
 

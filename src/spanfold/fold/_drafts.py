@@ -39,6 +39,8 @@ class Draft:
     is_log: bool
     parts: dict[str, Part] = field(default_factory=dict[str, Part])
     """By name, in the order of their first bytes."""
+    is_last: bool = False
+    """Whether it is written only at the end."""
     urgency: Urgency | None = None
     """How soon what changed must be written; None when the file is up to date."""
     changed_at: float = 0.0
@@ -77,7 +79,10 @@ class Drafts:
         """Add bytes to a list of a document."""
         draft = self.documents.get(document) or self._new(document, is_log=False)
         self._add(draft, bucket, data)
-        self._mark(draft, urgency)
+        if urgency is not Urgency.LAST:
+            self._mark(draft, urgency)
+        elif draft.urgency is None and draft.written is None:
+            draft.is_last = True
 
     def line(self, log: str, data: bytes) -> None:
         """Add a line to a log. Appending is cheap, so logs never wait."""
@@ -136,21 +141,28 @@ class Drafts:
         """Have every document written whole, as if nothing were known of its file."""
         for draft in self.documents.values():
             draft.written = None
-            self._mark(draft, Urgency.NOW)
+            if not draft.is_last:
+                self._mark(draft, Urgency.NOW)
 
     # -- checkpoint
 
     def state(self) -> list[Any]:
-        """Return the documents and the lengths of their spooled parts, as JSON data."""
+        """Return the documents and the lengths of their spooled parts, as JSON data; only when all are spooled."""
         return [
-            [draft.path, draft.is_log, [[name, part.number, part.stored] for name, part in draft.parts.items()]]
+            [
+                draft.path,
+                draft.is_log,
+                draft.is_last,
+                [[name, part.number, part.stored] for name, part in draft.parts.items()],
+            ]
             for draft in self.documents.values()
         ]
 
     def restore(self, state: list[Any]) -> None:
         """Go on from what `state` returned; every document is due."""
-        for path, is_log, parts in state:
+        for path, is_log, is_last, parts in state:
             draft = self._new(path, is_log=is_log)
+            draft.is_last = is_last
             draft.parts = {name: Part(number, stored) for name, number, stored in parts}
             self._last_number = max([self._last_number, *(part.number for part in draft.parts.values())])
         self.rewrite_all()

@@ -39,6 +39,12 @@ def duration(start_ns: int, end_ns: int) -> float:
     return round(min(max(0, end_ns - start_ns), _MAX_NS) / 1e9, 6)
 
 
+def epoch_seconds(ns: int | None) -> float | None:
+    """Return seconds since the epoch, cut to microseconds; None for what is no 64-bit time."""
+    # Not ns / 1e9: a double of today's epoch resolves a quarter of a microsecond, and rounding could go up.
+    return ns // 1000 / 1e6 if ns is not None and -_MAX_NS <= ns <= _MAX_NS else None
+
+
 def seconds(ns: Any) -> float | None:
     """Return nanoseconds as seconds with 6 decimals; None for what is no 64-bit number of nanoseconds."""
     return round(ns / 1e9, 6) if type(ns) is int and -_MAX_NS <= ns <= _MAX_NS else None

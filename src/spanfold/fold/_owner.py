@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from spanfold.errors import LockedError
+from spanfold.errors import LockedError, SpanfoldError
 from spanfold.fs import FileLock, SafeRoot
 
 OWNER: Final = "owner.json"
@@ -30,8 +30,7 @@ class Owner:
 
     def __init__(self) -> None:
         self._token = os.urandom(8).hex()
-        self._identity: tuple[int, int] | None = None
-        self._path = ""
+        self._root: SafeRoot | None = None
 
     def claim(self, root: SafeRoot) -> None:
         """Become the owner.
@@ -54,28 +53,29 @@ class Owner:
                 "token": self._token,
             }
             root.replace_atomic(OWNER, orjson.dumps(mine), durable=False)
-            st = root.stat(OWNER)
-        self._path = os.fspath(root.path / OWNER)
-        self._identity = st.st_dev, st.st_ino
+        self._root = root
         _claims[self._token] = self
 
     def is_held(self) -> bool:
         """Whether the claim still stands: nobody took it over, and nobody removed the folder."""
-        try:
-            st = os.stat(self._path) if self._identity else None
-        except OSError:
+        if self._root is None:
             return False
-        return st is not None and (st.st_dev, st.st_ino) == self._identity
+        try:
+            found = _read(self._root)
+        except (OSError, SpanfoldError):
+            return False
+        return found is not None and found.get("token") == self._token
 
-    def release(self, root: SafeRoot) -> None:
+    def release(self) -> None:
         """Let go; harmless when the claim does not stand any more."""
-        if self.is_held():
+        root = self._root
+        if root is not None and self.is_held():
             with FileLock(root, LOCK, timeout_s=_LOCK_S):
                 if self.is_held():
                     root.unlink(OWNER)
                 # Whoever waits for the lock sees that its file lost its name, and makes a new one.
                 root.unlink(LOCK)
-        self._identity = None
+        self._root = None
         _claims.pop(self._token, None)
 
 

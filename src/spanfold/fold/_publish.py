@@ -23,6 +23,9 @@ REST_FACTOR: Final = 10
 MANY: Final = 64
 """Documents up to which each is flushed by itself; more are flushed with everything else the system holds."""
 
+MAX_APPEND_BYTES: Final = 8 << 20
+"""Up to so many new bytes are appended to a log at once; more, after a long pause, make it be written whole."""
+
 Compose = Callable[[str, list[str]], Iterable[bytes | Bucket]]
 
 
@@ -79,16 +82,19 @@ class Publisher:
         return size, self._clock() - begin
 
     def _is_known_folder(self) -> bool:
+        if self._root is None:
+            return False
         try:
-            return self._root is not None and self._root.stat() is not None
+            self._root.stat()
         except (OSError, SpanfoldError):
             return False
+        return True
 
     def _write(self, draft: Draft, spool: Spool) -> int:
         if self._root is None:
             self._root = SafeRoot(self._folder, create=True)
         if draft.is_log and draft.written is not None:
-            size = self._appended(self._root, draft, draft.parts[LOG_PART], draft.written)
+            size = self._appended(self._root, draft, draft.written, spool)
             if size is not None:
                 return size
         try:
@@ -113,15 +119,16 @@ class Publisher:
         except SpanTooShort as error:
             raise SpoolLost(draft.path) from error
 
-    def _appended(self, root: SafeRoot, draft: Draft, part: Part, written: int) -> int | None:
+    def _appended(self, root: SafeRoot, draft: Draft, written: int, spool: Spool) -> int | None:
         """Append what is new of a log; None when the file must be written whole."""
-        if not part.stored <= written <= part.length:
+        part = draft.parts[LOG_PART]
+        if not 0 <= part.length - written <= MAX_APPEND_BYTES:
             return None
         try:
             with root.open_append(draft.path) as handle:
                 if handle.size != written:
                     return None
-                handle.append(bytes(part.pending[written - part.stored :]))
+                handle.append(_tail(part, written, spool))
                 if self._durable:
                     handle.sync()
         except UnsafeEntryError:  # a link, or a file with a second name: it is replaced, not written to
@@ -155,6 +162,15 @@ class Publisher:
             return self._root is not None and self._root.stat(draft.path).st_size == draft.written
         except (OSError, SpanfoldError):
             return False
+
+
+def _tail(part: Part, begin: int, spool: Spool) -> bytes:
+    """Return the bytes of a part from `begin` on."""
+    if begin >= part.stored:
+        return bytes(part.pending[begin - part.stored :])
+    with spool.open(part) as file:
+        file.seek(begin)
+        return file.read(part.stored - begin) + part.pending
 
 
 def _filled(pieces: Iterable[bytes | Bucket], draft: Draft, spool: Spool) -> Iterator[Piece]:

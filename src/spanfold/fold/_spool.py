@@ -5,7 +5,7 @@ version or start of the machine is thrown away and folded again.
 """
 
 from collections.abc import Mapping
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
 from spanfold.fold._drafts import Part
 from spanfold.fs import FileSpan, SafeRoot
@@ -80,7 +80,7 @@ class Spool:
             found = load(self.root.read_bytes(CHECKPOINT))
         except (FileNotFoundError, ValueError):
             return None
-        return found if type(found) is dict else None
+        return cast("Mapping[str, Any]", found) if type(found) is dict else None
 
     def clear(self) -> None:
         """Remove everything but the owner and the lock: the checkpoint first, since it refers to the rest."""

@@ -73,7 +73,7 @@ def check_documents(run_dir: Path) -> list[DocumentDifference]:
     for draft in list(drafts.due.values()):
         drafts.done(draft, size=0, write_s=0)
     reduction.finish()
-    last = set() if reduction.run.seconds is not None else set(drafts.due)
+    last: set[str] = set() if reduction.run.seconds is not None else set(drafts.due)
     plans = {draft.path: _Plan(draft, reduction) for draft in drafts.documents.values()}
     files = {path: _File(root, path, plan.size) for path, plan in plans.items()}
     for path, plan in plans.items():

@@ -45,9 +45,7 @@ JOURNAL: Final = "journal"
 VERSION: Final = "spanfold.fold/1"
 """Version of the checkpoint and of the bytes of documents; another one is not gone on from."""
 PENDING_BYTES: Final = 256 * 1024
-"""Encoded bytes kept in memory before they are spooled."""
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of journal between two checkpoints: what is folded again after a kill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +76,8 @@ class Engine:
         durable: Flush every document to the device when it is written; otherwise `close` does it once.
         max_lag_s: How far records at a high rate may lag.
         guarded: Inside a program that is being recorded: nothing is raised, but counted in `problems`, and tried again.
+        pending_bytes: Encoded bytes kept in memory before they are spooled.
+        checkpoint_bytes: Bytes of journal between two checkpoints: what is folded again after a kill.
         clock: Monotonic seconds.
 
     Raises:
@@ -93,6 +93,8 @@ class Engine:
         durable: bool = False,
         max_lag_s: float = 1.0,
         guarded: bool = False,
+        pending_bytes: int = PENDING_BYTES,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run_dir = Path(os.path.realpath(run_dir))
@@ -107,6 +109,8 @@ class Engine:
         self._fold_dir = (self.journal_dir if into is None else self.out_dir) / FOLDER
         self._max_lag_s = max_lag_s
         self._guarded = guarded
+        self._pending_bytes = pending_bytes
+        self._checkpoint_every = checkpoint_bytes
         self._clock = clock
         self._pid = os.getpid()
         # Protects everything below. A signal handler that interrupts the holder must not wait for it.
@@ -258,7 +262,7 @@ class Engine:
     def _advance(self, *, force: bool) -> None:
         self._take_in()
         self._publish(force=force)
-        if self._source.offset - self._checkpointed >= max(CHECKPOINT_BYTES, 4 * self._checkpoint_bytes):
+        if self._source.offset - self._checkpointed >= max(self._checkpoint_every, 4 * self._checkpoint_bytes):
             self._save()
 
     def _retried(self, work: Callable[[], None]) -> None:
@@ -293,14 +297,14 @@ class Engine:
     def _take_in(self) -> None:
         if not self._sound:
             self._start_over()
-        if self._drafts.pending_bytes >= PENDING_BYTES:
+        if self._drafts.pending_bytes >= self._pending_bytes:
             self._flush()
         # Whatever exception lands in here leaves a record half folded, or taken from the source and not folded:
         # then `_sound` stays false and the next call starts over.
         self._sound = False
         for record in self._source.records():
             self._fold(record)
-            if self._drafts.pending_bytes >= PENDING_BYTES:
+            if self._drafts.pending_bytes >= self._pending_bytes:
                 self._sound = True
                 self._flush()
                 self._sound = False
@@ -347,7 +351,7 @@ class Engine:
         self._retried(lambda: self._finish(from_nothing=from_nothing))
         spool, self._spool = self._opened(), None
         spool.clear()
-        self._owner.release(spool.root)
+        self._owner.release()
         self._closed = True
 
     def _finish(self, *, from_nothing: bool) -> None:
@@ -367,14 +371,14 @@ class Engine:
         self._read = read = read_journal(self.journal_dir)
         for record in read.records:
             self._fold(record)
-            if self._drafts.pending_bytes >= PENDING_BYTES:
+            if self._drafts.pending_bytes >= self._pending_bytes:
                 self._flush()
 
     def _release(self) -> None:
         self._catch_up(force=True)
         self._retried(self._save)
-        spool, self._spool = self._opened(), None
-        self._owner.release(spool.root)
+        self._spool = None
+        self._owner.release()
 
     # -- checkpoint
 

@@ -152,7 +152,7 @@ class Entry:
             if role is _HIDDEN:
                 continue
             if key in json_keys:
-                value = _loaded(value)
+                value = loaded(value)
             if role is _OTHER:
                 self.others[key] = value
             else:
@@ -161,7 +161,7 @@ class Entry:
     def value(self, key: str) -> Any:
         """Return one attribute, JSON text turned back into its value; None when absent."""
         value = self.attributes.get(key)
-        return _loaded(value) if key in self._json_keys and value is not None else value
+        return loaded(value) if key in self._json_keys and value is not None else value
 
     def parsed(self, key: str) -> Any:
         """Return one attribute; of a foreign span also JSON text, which the conventions use for structured values."""
@@ -198,7 +198,7 @@ class Entry:
             return _parsed(self.attributes.get(shared))
         try:
             return content(self.record, output=output)
-        except (ValueError, LookupError, TypeError):  # not in the form it claims: show what stands there
+        except (ValueError, LookupError, TypeError, AttributeError):  # not in the form it claims: show what stands there
             return self.attributes.get(shared)
 
     @property
@@ -240,10 +240,13 @@ def _json_keys(attributes: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(k for k in cast("Iterable[Any]", keys) if type(k) is str)
 
 
-def _loaded(value: Any) -> Any:
+def loaded(value: Any) -> Any:
+    """Return the value of JSON text, or what stands there when it is none."""
+    if not isinstance(value, str):
+        return value
     try:
         return load(value)
-    except (ValueError, TypeError):  # not the JSON text it claims to be
+    except ValueError:
         return value
 
 

@@ -26,6 +26,8 @@ from spanfold.fold.entry import Entry
 class Urgency(IntEnum):
     """How soon a change must be in its document."""
 
+    LAST = 0
+    """Only when the run is folded to its end: for documents that no reader looks for earlier."""
     LATER = 1
     """May wait for the lag bound: records that come at a high rate."""
     SOON = 2

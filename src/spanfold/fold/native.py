@@ -11,10 +11,10 @@ from spanfold import names
 from spanfold.fold._encoding import encode, item
 from spanfold.fold._moments import ts6
 from spanfold.fold.composing import joined_list, joined_object
-from spanfold.fold.entry import EVENT, LOST, RECOVERED, SCORE, SEALED, STARTED, Entry
+from spanfold.fold.entry import EVENT, LOST, RECOVERED, SCORE, SEALED, STARTED, Entry, loaded
 from spanfold.fold.family import Composition, Output, Urgency
 from spanfold.fold.routing import OTHER_STAGES, RUN, RUN_DOCUMENT, RUN_LABEL, Place, place
-from spanfold.fold.run_state import RunState, ending, notes
+from spanfold.fold.run_state import RunState, ending
 from spanfold.model import Event
 
 NATIVE_BUCKETS: Final = {
@@ -280,7 +280,7 @@ def _identity(entry: Entry) -> dict[str, Any]:
         if isinstance(record, Event) and record.severity != _INFO:
             found["otel_severity"] = record.severity
         if names.NOTES in entry.attributes:
-            found["notes"] = notes(entry.attributes[names.NOTES])
+            found["notes"] = loaded(entry.attributes[names.NOTES])
         return found
     found["otel_parent_span_id"] = span.parent_span_id or None
     found["status"] = _STATUS[span.status_code] if span.status_code in (0, 1, 2) else "unset"

@@ -6,9 +6,8 @@ from typing import Any, Final, Literal, cast
 from spanfold import names
 from spanfold.fold._encoding import encode
 from spanfold.fold._moments import seconds, ts6
-from spanfold.fold.entry import LOST, RECOVERED, SEALED, STARTED, Entry
+from spanfold.fold.entry import LOST, RECOVERED, SEALED, STARTED, Entry, loaded
 from spanfold.fold.totals import Totals
-from spanfold.journal import load
 from spanfold.model import Span
 
 Status = Literal["running", "completed", "failed", "interrupted"]
@@ -141,12 +140,7 @@ class RunState:
         self._endings = {key: encode(value, _DEPTH) for key, value in found.items()}
 
     def _sealed(self, entry: Entry) -> None:
-        heads = entry.fields.get("heads")
-        if type(heads) is str:
-            try:
-                heads = load(heads)
-            except ValueError:
-                heads = None
+        heads = loaded(entry.fields.get("heads"))
         files = cast("dict[str, Any]", heads) if type(heads) is dict else {}
         position = entry.record.position
         own = files.get(position.path.name) if position else None
@@ -232,13 +226,5 @@ def ending(entry: Entry, span: Span) -> dict[str, Any]:
     if names.ITEMS in attributes:
         found["yielded_items"] = attributes[names.ITEMS]
     if names.NOTES in attributes:
-        found["notes"] = notes(attributes[names.NOTES])
+        found["notes"] = loaded(attributes[names.NOTES])
     return found
-
-
-def notes(text: Any) -> Any:
-    """Return the notes of a record: what had to be changed to store it."""
-    try:
-        return load(text)
-    except (ValueError, TypeError):
-        return text

@@ -109,9 +109,8 @@ def _attributes(entry: Entry, name: str) -> dict[str, Any]:
     return found
 
 
-def _put(found: dict[str, Any], key: str, value: Any) -> None:
-    kind = type(value)
-    if kind is str:
+def _put(found: dict[str, Any], key: str, value: object) -> None:
+    if isinstance(value, str):
         found[key] = value if len(value) <= MAX_TEXT else value[: MAX_TEXT - 1] + "…"
-    elif kind is bool or kind is int or (kind is float and math.isfinite(value)):
+    elif isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         found[key] = value

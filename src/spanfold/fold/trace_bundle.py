@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from spanfold import names
 from spanfold.fold._encoding import encode, item
-from spanfold.fold._moments import seconds
+from spanfold.fold._moments import epoch_seconds
 from spanfold.fold.composing import joined_list, joined_object
 from spanfold.fold.entry import SCORE, Entry
 from spanfold.fold.family import Composition, Output, Urgency
@@ -36,14 +36,14 @@ class TraceBundleFamily:
         """Add the span, generation or score a record stands for."""
         if self._metadata is None and self._run.is_root(entry):
             start_ns = self._run.start_ns
-            self._metadata = encode({**entry.fields, "created_at": seconds(start_ns)}, 2)
+            self._metadata = encode({**entry.fields, "created_at": epoch_seconds(start_ns)}, 2)
         if entry.kind == SCORE:
-            out.append(DOCUMENT, SCORES, item(_score(entry)), Urgency.LATER)
+            out.append(DOCUMENT, SCORES, item(_score(entry)), Urgency.LAST)
         elif entry.span is not None and entry.kind not in ("", "run"):
             if entry.kind == "model_call":
-                out.append(DOCUMENT, GENERATIONS, item(self._generation(entry, entry.span)), Urgency.LATER)
+                out.append(DOCUMENT, GENERATIONS, item(self._generation(entry, entry.span)), Urgency.LAST)
             else:
-                out.append(DOCUMENT, SPANS, item(self._span(entry, entry.span)), Urgency.LATER)
+                out.append(DOCUMENT, SPANS, item(self._span(entry, entry.span)), Urgency.LAST)
 
     def finish(self, out: Output) -> None:
         """Have the document written."""
@@ -91,11 +91,11 @@ class TraceBundleFamily:
             "parent_id": span.parent_span_id or None,
             "name": span.name,
             "stage": self._label(entry.stage),
-            "start_time": seconds(span.start_ns),
+            "start_time": epoch_seconds(span.start_ns),
             "input": given,
             "metadata": {"kind": entry.kind, **entry.fields},
             "status": "failed" if span.status_code == 2 else "completed",
-            "end_time": seconds(span.end_ns),
+            "end_time": epoch_seconds(span.end_ns),
             "duration_sec": entry.seconds,
             "output": result,
             **ending(entry, span),
@@ -116,8 +116,8 @@ class TraceBundleFamily:
                 **entry.fields,
                 **({"wrapped": True} if entry.wrapped else {}),
             },
-            "timestamp": seconds(span.end_ns),
-            "start_time": seconds(span.start_ns),
+            "timestamp": epoch_seconds(span.end_ns),
+            "start_time": epoch_seconds(span.start_ns),
             "duration_sec": entry.seconds,
             "status": "failed" if span.status_code == 2 else "completed",
             **ending(entry, span),
@@ -131,7 +131,7 @@ def _score(entry: Entry) -> dict[str, Any]:
         "value": entry.value(names.SCORE_VALUE),
         "comment": "" if comment is None else comment,
         "span_id": entry.record.span_id or None,
-        "timestamp": seconds(entry.record.time_ns),
+        "timestamp": epoch_seconds(entry.record.time_ns),
     }
 
 

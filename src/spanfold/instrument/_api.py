@@ -19,7 +19,7 @@ from spanfold.instrument import _process, _signals
 from spanfold.instrument._foreign import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._noop import NOOP, NoopSpan
-from spanfold.instrument._run import Run
+from spanfold.instrument._run import Run, finish_unfinished
 from spanfold.instrument._span import (
     SPAN_KEY,
     AgentSpan,
@@ -162,7 +162,8 @@ def _outer_parent(current: object) -> tuple[Near | None, bytes]:
 
 
 _join_tried: list[bool] = []
-_join_lock = threading.Lock()
+_join_lock = threading.RLock()
+"""Re-entrant: a signal handler may record while the run is being joined."""
 
 
 def _joinable() -> bool:
@@ -595,7 +596,7 @@ def shutdown(timeout_s: float = 5.0) -> FlushResult:
 def _flush(timeout_s: float, *, last: bool) -> FlushResult:
     deadline = time.monotonic() + timeout_s
     written = held = dropped = 0
-    for recording in (*state.runs.values(), state.joined):
+    for recording in (*state.runs.values(), state.joined, *finish_unfinished()):
         if recording is None:
             continue
         with losing_only("a flush"):

@@ -40,7 +40,8 @@ class ForeignProcessor:
     """An SDK span processor (duck-typed, so that importing us loads no SDK) that journals foreign spans."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler or finalizer may end a span in the middle of another.
+        self._lock = threading.RLock()
         self._open: dict[int, Origin] = {}
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
@@ -311,7 +312,7 @@ bridge = Bridge()
 
 
 def _forked() -> None:
-    bridge.processor._lock = threading.Lock()  # pyright: ignore[reportPrivateUsage]  # the module's own hook
+    bridge.processor._lock = threading.RLock()  # pyright: ignore[reportPrivateUsage]  # the module's own hook
     bridge._resource = None  # pyright: ignore[reportPrivateUsage]  # the module's own hook
 
 

@@ -18,13 +18,13 @@ from typing import Any, Final, Self
 from opentelemetry import trace
 
 from spanfold import names
-from spanfold.errors import SpanfoldError
-from spanfold.fs import SafeRoot, safe_name
+from spanfold.errors import SpanfoldError, UnsafeEntryError
+from spanfold.fs import SafeRoot, fsync_folder, safe_name
 from spanfold.instrument import _ids, _signals
 from spanfold.instrument._foreign import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._host import host_facts
-from spanfold.instrument._span import Anchor, RecordedSpan, fork_generation
+from spanfold.instrument._span import Anchor, OfThisProcess, RecordedSpan, fork_generation
 from spanfold.instrument._state import RunHooks, process_resource, state, version
 from spanfold.journal import AttributeValue, Journal, Stats, file_heads
 
@@ -32,9 +32,12 @@ log = logging.getLogger("spanfold")
 
 JOURNAL_FOLDER: Final = "journal"
 _MAX_SUFFIX: Final = 1_000
+_FINISH_S: Final = 5.0
+_MAX_UNFINISHED: Final = 8
+"""Ended runs that wait in memory for the disk; each may hold `journal.MAX_HELD_BYTES`."""
 
 
-class Recording:
+class Recording(OfThisProcess):
     """What a span needs of its run (`_span.Recorder`), for the owner and for a joined child."""
 
     def __init__(self, folder: Path, trace_hex: bytes) -> None:
@@ -112,7 +115,13 @@ class Run(Recording):
         from spanfold.instrument._process import env_parent
 
         inherited = env_parent()
-        super().__init__(_claim(folder or _default_folder(name)), inherited.trace_hex if inherited else _ids.trace_id())
+        if inherited is not None and inherited.trace_hex in state.runs:
+            inherited = None  # one open run for each trace: records are sorted into runs by it
+        durable = state.ready().durability == "machine"
+        super().__init__(
+            _claim(folder or _default_folder(name), durable=durable),
+            inherited.trace_hex if inherited else _ids.trace_id(),
+        )
         self.name = name
         self.closed = False
         if state.connector is not None:
@@ -154,12 +163,12 @@ class Run(Recording):
             found["journal records"] = self.stats.lost
         return found
 
-    def set(self, **fields: Any) -> Self:
+    def set(self, /, **fields: Any) -> Self:
         """Set fields of the run."""
         self.span.set(**fields)
         return self
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, /, **fields: Any) -> None:
         """Record a moment of the run."""
         self.span.event(name, **fields)
 
@@ -185,41 +194,80 @@ class Run(Recording):
             self.span.end()  # in a forked child: only leaves the context
             return
         self.closed = True
+        try:
+            self._end()
+        except BaseException:  # Ctrl-C in the middle of it: the end of the process goes on here
+            self.closed = False
+            raise
+        if self.journal.is_sealed:
+            finish_unfinished()
+        else:
+            _unfinished.append(self)
+            for given_up in _unfinished[:-_MAX_UNFINISHED]:
+                _unfinished.remove(given_up)
+                lost("the last records of a run, which the disk never took")
+        if not self.journal.is_sealed or self.stats.lost:
+            log.warning(
+                "%s: the run ended with %d records lost and %d in memory (%s). What is in memory is written as soon as the disk "
+                "takes it: with the next flush, at the end of another run, or when the process exits.",
+                self.dir,
+                self.stats.lost,
+                self.stats.held,
+                self.stats.problem or "the disk refused them",
+            )
+
+    def _end(self) -> None:
+        """Bring the run to its end; each step may be done already."""
+        others: dict[str, dict[str, Any]] = {}
         with losing_only("the end of a run"):
             self.end_open_spans("left_open", keep=self.span)
-            head, seq = self._combined_head()
+            others = self._other_heads()
+            head, seq = _combined_head({**others, **self.journal.heads()})
             self.span.set_attribute(names.SEAL_HEAD, head)
             self.span.set_attribute(names.SEAL_SEQ, seq)
         self.span.end()
-        state.remove(self)
         with losing_only("the seal"):
-            self.journal.seal(self._other_heads())
+            self.journal.seal(others)
         with losing_only("documents"):
             if self.hooks is not None:
                 self.hooks.close()
         with losing_only("the journal's last sync"):
             self.journal.close()
-        if self.stats.held or self.stats.lost:
-            log.warning(
-                "%s: the run ended with %d records still in memory and %d lost: %s",
-                self.dir,
-                self.stats.held,
-                self.stats.lost,
-                self.stats.problem or "the disk refused them",
-            )
+        state.remove(self)
+
+    def finish(self) -> bool:
+        """Do what could not be done at the end, because the disk refused it; whether it is done now."""
+        with losing_only("the end of a run"):
+            if self.journal.seal(self._other_heads()) and self.hooks is not None:
+                self.hooks.flush(_FINISH_S)
+                self.hooks.close()
+            self.journal.close()
+        return self.journal.is_sealed
 
     def _other_heads(self) -> dict[str, dict[str, Any]]:
+        """Return where the files of other processes end."""
         heads = file_heads(self.journal.folder)
-        heads.pop(self.journal.position.file, None)
+        for mine in self.journal.heads():
+            heads.pop(mine, None)
         return heads
 
-    def _combined_head(self) -> tuple[str, int]:
-        """Return one hash and line count over all journal files: the copy that leaves the disk with the root span."""
-        heads = self._other_heads()
-        mine = self.journal.position
-        heads[mine.file] = {"seq": mine.seq, "head": mine.head}
-        text = "".join(f"{file} {h['seq']} {h['head']}\n" for file, h in sorted(heads.items()))
-        return hashlib.sha256(text.encode()).hexdigest(), sum(int(h["seq"]) for h in heads.values())
+
+def _combined_head(heads: Mapping[str, Mapping[str, Any]]) -> tuple[str, int]:
+    """Return one hash and line count over all journal files: the copy that leaves the disk with the root span."""
+    text = "".join(f"{file} {h['seq']} {h['head']}\n" for file, h in sorted(heads.items()))
+    return hashlib.sha256(text.encode()).hexdigest(), sum(int(h["seq"]) for h in heads.values())
+
+
+_unfinished: list[Run] = []
+"""Runs that ended while the disk refused their last records."""
+
+
+def finish_unfinished() -> tuple[Run, ...]:
+    """Try again to write the end of runs that ended while the disk refused it; return those that still wait."""
+    for run in list(_unfinished):
+        if run.finish() and run in _unfinished:
+            _unfinished.remove(run)
+    return tuple(_unfinished)
 
 
 class JoinedRun(Recording):
@@ -238,32 +286,58 @@ class JoinedRun(Recording):
 
 
 def _default_folder(name: str) -> Path:
-    base = state.ready().run_dir or Path(os.path.abspath("runs"))
+    settings = state.ready()
+    assert state.gate is not None
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    return base / f"{safe_name(name, limit=48)}-{stamp}-{os.urandom(2).hex()}"
+    folder = f"{safe_name(state.gate.scrub_text(name), limit=48)}-{stamp}-{os.urandom(2).hex()}"
+    return (settings.run_dir or Path("runs")) / folder
 
 
-def _claim(folder: Path) -> Path:
+def _claim(folder: Path, *, durable: bool) -> Path:
     """Make the run directory and take it, or the next free name beside it when it already holds a run.
 
     A used directory is never written to again: its journal is sealed. Making
-    the journal folder is atomic, so two processes cannot take the same one.
+    the journal folder is atomic, so two processes cannot take the same one. A
+    link or file in its place is left alone like a used directory: where it
+    leads to, nobody has asked us to write.
     """
-    folder = Path(os.path.abspath(folder))
+    try:
+        folder = Path(os.path.abspath(folder))
+    except OSError as error:
+        lost("the run directory: there is no working directory any more; records are kept in memory only", error)
+        return folder
     for number in range(1, _MAX_SUFFIX):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         try:
-            SafeRoot(candidate, create=True).make_dir_exclusive(JOURNAL_FOLDER)
-        except FileExistsError:
-            continue
+            _make(candidate, durable=durable)
+        except (FileExistsError, UnsafeEntryError) as error:
+            if folder.parent.is_dir():
+                continue
+            return _memory_only(candidate, error)
         except (OSError, SpanfoldError) as error:
-            lost(f"the run directory {candidate}, which cannot be made; records are kept in memory only", error)
-            return candidate
+            return _memory_only(candidate, error)
         if number > 1:
-            log.warning("%s already holds a run, which is kept; this run is recorded in %s.", folder, candidate)
+            log.warning(
+                "%s already holds a run or is no plain directory, and is left as it is; this run is recorded in %s.",
+                folder,
+                candidate,
+            )
         return candidate
-    lost(f"the run directory {folder}: {_MAX_SUFFIX} names beside it are taken")
+    lost(f"the run directory {folder}: {_MAX_SUFFIX} names beside it are taken; records are kept in memory only")
     return folder
+
+
+def _memory_only(folder: Path, error: Exception) -> Path:
+    lost(f"the run directory {folder}, which cannot be made; records are kept in memory until it can", error)
+    return folder
+
+
+def _make(folder: Path, *, durable: bool) -> None:
+    new = [above for above in (folder, *folder.parents) if durable and not above.exists()]
+    SafeRoot(folder, create=True, durable=durable).make_dir_exclusive(JOURNAL_FOLDER)
+    with losing_only("the flush of a new folder"):
+        for made in new:
+            fsync_folder(os.path.realpath(made.parent))
 
 
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?\Z")
@@ -276,3 +350,13 @@ def parse_traceparent(text: str) -> tuple[bytes, bytes] | None:
         return None
     trace_hex, span_hex = match[1].encode(), match[2].encode()
     return None if not trace_hex.strip(b"0") or not span_hex.strip(b"0") else (trace_hex, span_hex)
+
+
+def _after_fork_in_child() -> None:
+    _unfinished.clear()
+    for run in state.runs.values():
+        run.hooks = None  # documents and deliveries are the parent's
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

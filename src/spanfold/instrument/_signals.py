@@ -7,21 +7,39 @@ lets the default action happen, so the exit status stays that of the signal. A
 handler of the host is never replaced or wrapped; what it raises ends the spans
 on its way. `SPANFOLD_SIGNALS=false` installs nothing. At a normal exit what is
 still open is ended as `abandoned`.
+
+Python runs a handler between two instructions of the main thread. When those
+are ours (a record half written, documents half folded), the handler comes back
+a moment later, so that what it has interrupted is finished first.
 """
 
+import _thread
 import atexit
 import os
 import signal
 import threading
+import time
 from types import FrameType
+from typing import Final
 
 from spanfold.instrument._guard import losing_only
 from spanfold.instrument._state import state
+
+_BUSY_S: Final = 0.005
+_MAX_BUSY_S: Final = 1.0
+"""How long the end is put off while the main thread is inside of our own code."""
+_OURS: Final = tuple(
+    f"spanfold.{room}"
+    for room in ("_connect", "artifacts", "deliver", "fold", "fs", "journal", "redact")
+    + tuple(f"instrument.{module}" for module in ("_api", "_foreign", "_run", "_span", "_state"))
+)
+"""Modules under which no code of the host runs for long; `_traced` is none of them."""
 
 
 class _Exit:
     installed = False
     registered = False
+    put_off_s = 0.0
 
 
 def install() -> None:
@@ -34,6 +52,8 @@ def install() -> None:
             return
         if os.environ.get("SPANFOLD_SIGNALS", "").strip().lower() in ("0", "false", "no", "off"):
             return
+        if os.getpid() == 1:
+            return  # the first process of a container: its default action is to ignore SIGTERM
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _terminated)
             _Exit.installed = True
@@ -49,9 +69,41 @@ def uninstall() -> None:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
+    if _put_off(number, frame):
+        return
+    for run in (*state.runs.values(), state.joined):
+        if run is not None:
+            run.journal.take_over()  # what was interrupted is never resumed
     end_all("terminated")
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def _put_off(number: int, frame: FrameType | None) -> bool:
+    """Have the signal sent again a moment later, if what it interrupted is ours and may finish."""
+    # A handler of the host that called ours must not be called twice.
+    if _Exit.put_off_s >= _MAX_BUSY_S or signal.getsignal(number) is not _terminated or not _is_inside_ours(frame):
+        return False
+    _Exit.put_off_s += _BUSY_S
+    try:
+        # Not `threading`: its own lock may be what this thread was interrupted in.
+        _thread.start_new_thread(_send_again, (os.getpid(), number))
+    except Exception:  # the process is at its limit of threads, or at its end
+        return False
+    return True
+
+
+def _send_again(pid: int, number: int) -> None:
+    time.sleep(_BUSY_S)
+    os.kill(pid, number)
+
+
+def _is_inside_ours(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_OURS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def at_exit() -> None:

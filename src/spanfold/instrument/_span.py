@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar, cast
+from typing import Any, Final, NoReturn, Protocol, Self, TypeVar, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -57,7 +57,9 @@ class _Fork:
     generation = 0
 
     def forked(self) -> None:
+        global _children
         self.generation += 1
+        _children = threading.RLock()
 
 
 _fork = _Fork()
@@ -176,7 +178,24 @@ class Anchor:
         """Time of children is counted by the process that recorded the span."""
 
 
-class RecordedSpan(trace.Span):
+class OfThisProcess:
+    """Something that only works in the process that made it."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return itself: a copy of an object that holds a span or run holds the same one."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__}: expected to stay in the process that made it, found an attempt to pickle it. "
+            "Send work to other processes with spanfold.traced_executor, or start them with spanfold.child_env()."
+        )
+
+
+class RecordedSpan(OfThisProcess, trace.Span):
     """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
 
     # Defaults of what most spans never set: a class attribute costs nothing at the start of a span.
@@ -187,6 +206,7 @@ class RecordedSpan(trace.Span):
     _seen_error = 0
     _entered = False
     _retroactive = False
+    _is_recorded = False
     _open_children = 0
     _period_start = 0
     _covered_ns = 0
@@ -649,6 +669,11 @@ class RecordedSpan(trace.Span):
             self._finish(mono, end_time)
         except Exception as error:  # noqa: BLE001 - the guard of the hot path: a context manager costs as much as the line
             lost("spans", error)
+        except BaseException:
+            if not self._is_recorded:  # Ctrl-C, or what a signal handler raises: the record is not lost with it
+                with losing_only("spans"):
+                    self._finish(mono, end_time, is_again=True)
+            raise
         finally:
             # Nothing of the host is kept: a span object may live on in somebody's hands.
             self.parent = None
@@ -658,7 +683,7 @@ class RecordedSpan(trace.Span):
                 self._told = {}
                 self._links = self._notes = self._extra = self._periods = None
 
-    def _finish(self, mono: int, end_time: int | None) -> None:
+    def _finish(self, mono: int, end_time: int | None, *, is_again: bool = False) -> None:
         if self._entered:
             self.leave()
         run = self.run
@@ -669,7 +694,7 @@ class RecordedSpan(trace.Span):
             mono = self._mono + max(0, end_time - self.start_ns)
         end_ns = self.start_ns + mono - self._mono
         parent = self.parent
-        if parent is not None:
+        if parent is not None and not is_again:
             if self._retroactive:
                 parent._child_reported(self._mono, mono)
             else:
@@ -703,6 +728,7 @@ class RecordedSpan(trace.Span):
         if is_clean and (self._status_message or self._links):
             is_clean = journal.passes(body)
         journal.span(body, is_clean)
+        self._is_recorded = True
         run.recorded(self.kind)
         if run.is_mirrored:
             own = {**self._static_attributes(), **self._told, **self._attributes}

@@ -80,7 +80,8 @@ class State:
         """The open run, when there is exactly one: parent of work in threads that have no context."""
         self.joined: Any = None
         """The run of a parent process this one joined through the environment."""
-        self.instance_id = ""
+        self.instance = (0, "")
+        """Process id, and the id of this process among all."""
 
     def ready(self) -> Settings:
         """Return the settings; from environment and defaults when nobody configured.
@@ -113,13 +114,13 @@ class State:
     def remove(self, run: Any) -> None:
         """Note that a run has ended."""
         with self.lock:
-            self.runs.pop(run.trace_hex, None)
+            if self.runs.get(run.trace_hex) is run:
+                del self.runs[run.trace_hex]
             self.sole = next(iter(self.runs.values())) if len(self.runs) == 1 else None
 
     def forked(self) -> None:
         """Make the state usable in a forked child."""
         self.lock = threading.RLock()
-        self.instance_id = ""
 
 
 state = State()
@@ -154,12 +155,13 @@ def process_resource() -> dict[str, Any]:
 
     Few, because every line carries them: versions and host stand on the root span.
     """
-    if not state.instance_id:
-        state.instance_id = str(uuid.uuid4())
+    # By process, not by a hook: those of other modules that write in a forked child may run first.
+    if state.instance[0] != os.getpid():
+        state.instance = (os.getpid(), str(uuid.uuid4()))
     given = _otel_resource_attributes()
     return {
         "service.name": os.environ.get("OTEL_SERVICE_NAME") or given.pop("service.name", names.SCOPE),
-        "service.instance.id": state.instance_id,
+        "service.instance.id": state.instance[1],
         "process.pid": os.getpid(),
         **given,
     }

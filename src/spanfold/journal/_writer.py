@@ -355,6 +355,11 @@ class Journal:
         return self._file.seq
 
     @property
+    def is_sealed(self) -> bool:
+        """Whether the run is over and nothing more is taken."""
+        return self._sealed
+
+    @property
     def position(self) -> Position:
         """How far this process's file has come; file name empty before its first record."""
         with self._lock:

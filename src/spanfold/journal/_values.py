@@ -17,12 +17,13 @@ What had to be changed is reported as a note, never hidden:
 """
 
 import json
-import math
-from typing import Any, Final
+from collections.abc import Callable
+from math import isfinite
+from typing import Any, Final, cast
 
 import orjson
 
-from spanfold.journal._walk import MAX_DEPTH, MAX_INT_BITS, MAX_NODES, Walk, clean_text, dump, integer, type_name
+from spanfold.journal._walk import MAX_DEPTH, MAX_INT_BITS, MAX_NODES, Walk, clean_text, dump, integer
 
 __all__ = [
     "MAX_DEPTH",
@@ -42,7 +43,6 @@ MAX_PLAIN_CONTAINERS: Final = 100_000
 """Containers looked at before a tree of built-in types is treated as suspicious (shared children grow as 2^n)."""
 MAX_PLAIN_VALUES: Final = 5_000_000
 """Values in those containers before it is: one long list may stand in a short one a thousand times."""
-_SCALARS: Final[frozenset[type]] = frozenset({str, bool, int, float, type(None)})
 _INT64: Final = 1 << 63
 
 
@@ -68,7 +68,7 @@ def store(value: Any) -> tuple[Stored, str | None]:
     if kind is int:
         return (value, None) if -_INT64 <= value < _INT64 else (JsonText(dump(integer(value))), None)
     if kind is float:
-        return (value, None) if math.isfinite(value) else (JsonText("null"), "nonfinite")
+        return (value, None) if isfinite(value) else (JsonText("null"), "nonfinite")
     if value is None:
         return JsonText("null"), None
     text, note = to_json(value)
@@ -94,11 +94,11 @@ def to_tree(value: Any, *, max_nodes: int = MAX_NODES, max_text: int | None = No
         max_nodes: Values visited before the rest is cut.
         max_text: Characters kept of each text; longer ones end in a marker with their length.
     """
-    walk = Walk(max_nodes, max_text)
     try:
+        walk = Walk(max_nodes, max_text)
         tree = walk.visit(value, 0)
-    except RecursionError:  # the host itself is near its recursion limit
-        return f"<{type_name(value)}>", "cut"
+    except RecursionError:  # the host itself is near its recursion limit: no room for another call
+        return "<cut: recursion limit>", "cut"
     return tree, ",".join(sorted(walk.notes)) or None
 
 
@@ -118,42 +118,43 @@ _NOT_DIGITS: Final = bytes(b for b in range(256) if not 48 <= b <= 57)
 _TO_SPACE: Final = bytes(b if 48 <= b <= 57 else 32 for b in range(256))
 
 
+_type: Final = cast("Callable[[Any], Any]", type)
+
+
 def _is_plain(value: Any) -> bool:
     """Whether `value` is a tree of exact built-in types that the C encoder writes as we would.
 
     Iterative, and bounded for cycles and for children shared so often that
-    the tree is exponentially larger than the objects.
+    the tree is exponentially larger than the objects. Types are compared by
+    identity: a metaclass of the host may have an `__eq__` or `__hash__`.
     """
-    level: list[Any] = [value]
+    level: list[Any] = [[value]]
     containers = items = 0
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []
-        for item in level:
-            kind = type(item)  # pyright: ignore[reportUnknownVariableType]  # the type of anything
-            if kind is dict:
-                if any(k is not str for k in set(map(type, item))):
-                    return False
-                values: Any = item.values()
-            elif kind is list or kind is tuple:
-                values = item
-            elif kind is float:
-                if not math.isfinite(item):
-                    return False
-                continue
-            elif kind in _SCALARS:
-                continue
-            else:
-                return False
+        for container in level:
             containers += 1
-            items += len(values)
+            items += len(container)
             if containers > MAX_PLAIN_CONTAINERS or items > MAX_PLAIN_VALUES:
                 return False
-            kinds = set(map(type, values))
-            if kinds <= _SCALARS:
-                if float in kinds and not all(math.isfinite(v) for v in values if type(v) is float):
+            values = container
+            kind = _type(container)
+            if kind is dict:
+                for key in container:
+                    if type(key) is not str:
+                        return False
+                values = container.values()
+            for item in values:
+                kind = _type(item)
+                if kind is str or kind is int or kind is bool or item is None:
+                    continue
+                if kind is float:
+                    if not isfinite(item):
+                        return False
+                elif kind is dict or kind is list or kind is tuple:
+                    below.append(item)
+                else:
                     return False
-                continue
-            below.extend(v for v in values if type(v) is not str)
         if not below:
             return True
         level = below

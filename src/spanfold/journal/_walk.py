@@ -7,6 +7,7 @@ import enum
 import fractions
 import json
 import math
+import pathlib
 import sys
 import types
 import uuid
@@ -143,9 +144,7 @@ class Walk:
             return self.moment(value, kind)
         if _is(kind, datetime.timedelta):
             return datetime.timedelta.total_seconds(value)
-        if kind in (decimal.Decimal, uuid.UUID, fractions.Fraction):
-            return str(value)
-        if kind in _PATHS:
+        if id(kind) in _TEXTUAL:
             return self.text(str(value))
         if kind is complex:
             return {"$complex": [self.number(value.real), self.number(value.imag)]}
@@ -155,7 +154,7 @@ class Walk:
             return self.numpy(value, depth)
         if _is(kind, type):
             return f"<type {_class_name(value)}>"
-        if kind in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
+        if id(kind) in _NAMED:
             name = value.__name__ if kind is types.ModuleType else value.__qualname__
             return f"<{_class_name(kind)} {name}>" if type(name) is str else f"<{_class_name(kind)}>"
         return self.object_(value, kind, depth)
@@ -286,16 +285,23 @@ class Walk:
 
 
 _ABSENT: Final = object()
-_PATHS: Final[frozenset[type]] = frozenset(
-    {
-        getattr(sys.modules["pathlib"], n)
-        for n in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path")
-    }
-    if "pathlib" in sys.modules
-    else ()
+# By id: a metaclass of the host may have an `__eq__` or `__hash__` of its own.
+_TEXTUAL: Final = frozenset(
+    map(
+        id,
+        (
+            decimal.Decimal,
+            fractions.Fraction,
+            uuid.UUID,
+            pathlib.PurePosixPath,
+            pathlib.PureWindowsPath,
+            type(pathlib.Path()),
+        ),
+    )
 )
-
-
+"""Types of the standard library that are written as their text."""
+_NAMED: Final = frozenset(map(id, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)))
+"""Types that have a name to show."""
 _DATE_PARTS: Final = ("year", "month", "day")
 _TIME_PARTS: Final = ("hour", "minute", "second", "microsecond")
 _ZONES: Final = frozenset({"datetime", "zoneinfo", "pytz", "dateutil"})

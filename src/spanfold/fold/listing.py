@@ -1,0 +1,193 @@
+"""Find the runs below a folder and say of each how it stands, quickly.
+
+A run that ended is known from the end of its `run.json`, whose size may be
+anything. One that is not known to have ended is looked at more closely: is its
+process alive, and if not, what does the journal say?
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+from spanfold import names
+from spanfold.errors import SpanfoldError
+from spanfold.fold.overview import RunOverview
+from spanfold.fold.presence import Presence, Writers
+from spanfold.fold.routing import RUN_DOCUMENT, STAGES
+from spanfold.fold.run_state import Status
+from spanfold.fold.show import show_run
+from spanfold.fs import SafeRoot
+from spanfold.journal import SUFFIX, file_heads, host_name, load
+
+_JOURNAL: Final = "journal"
+_NOT_SEARCHED: Final = frozenset({_JOURNAL, *STAGES, "stages", "artifacts", "media", "node_modules", "__pycache__"})
+"""Folders of a run directory that hold no runs, and folders that are large elsewhere."""
+_END_BYTES: Final = 64 * 1024
+_RUN_KEY: Final = b'\n  "run": {'
+"""Begins the last object but one of run.json. A line break inside text is escaped, so it stands nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """A run directory, and how its run stands."""
+
+    run_dir: Path
+    name: str | None
+    status: Status | Literal["unreadable"]
+    """`running` while the process that records it lives, or lives on a machine that cannot be seen."""
+    writer: Presence
+    """Of the process that records it; `dead` for a run that ended."""
+    start: str | None
+    """`2026-11-30T17:52:26.819391Z`."""
+    seconds: float | None
+    """Duration; None until the run ended."""
+    last_record: str | None
+    """Time of the last record of a run that was interrupted; None for others."""
+    records: int | None
+    trace_id: str | None
+    host: str | None
+    pid: int | None
+    lost_records: int
+    """Records that could not be written, as the recorder itself said later."""
+    problem: str
+    """Why the run is `unreadable`."""
+
+
+def list_runs(folder: Path) -> list[ListedRun]:
+    """Return every run at or below a folder, newest first. Links to folders are not followed.
+
+    Args:
+        folder: Where to look; hidden folders and those that spanfold makes inside a run are left out.
+
+    Raises:
+        NotADirectoryError, FileNotFoundError: There is no such folder.
+    """
+    runs = [_look_at(run_dir) for run_dir in find_runs(folder)]
+    return sorted(runs, key=lambda run: (run.start or "", str(run.run_dir)), reverse=True)
+
+
+def find_runs(folder: Path) -> Iterator[Path]:
+    """Yield every run directory at or below a folder: one whose `journal` holds a journal file."""
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        try:
+            with os.scandir(here) as entries:
+                folders = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            if here == folder:
+                raise
+            continue  # not ours to read, or gone meanwhile
+        if _JOURNAL in folders and _has_journal(here / _JOURNAL):
+            yield here
+        waiting += [here / name for name in folders if name not in _NOT_SEARCHED and not name.startswith(".")]
+
+
+def _has_journal(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(SUFFIX) for entry in entries)
+    except OSError:
+        return False
+
+
+def _look_at(run_dir: Path) -> ListedRun:
+    try:
+        document = _run_object(run_dir)
+        if document is not None and document.get("status") != "running":
+            return _listed(run_dir, document, writer="dead", records=_sealed_records(document))
+        writer = "dead" if document is None else _writer(document, Writers(run_dir))
+        if document is not None and writer != "dead":
+            records = sum(head["seq"] for head in file_heads(run_dir / _JOURNAL).values())
+            return _listed(run_dir, document, writer=writer, records=records)
+        return _of_overview(show_run(run_dir))
+    except (SpanfoldError, OSError) as error:
+        return ListedRun(
+            run_dir, None, "unreadable", "unknown", None, None, None, None, None, None, None, 0, str(error)
+        )
+
+
+def _writer(document: Mapping[str, Any], writers: Writers) -> Presence:
+    """Return what has become of the process that began a run."""
+    if _text(document.get("host")) not in (None, host_name()):
+        return "unknown"
+    return "alive" if document.get("pid") in writers.living.values() else "dead"
+
+
+def _run_object(run_dir: Path) -> dict[str, Any] | None:
+    """Return `run` of a run's run.json; None when it has none, or is not of this format."""
+    try:
+        with SafeRoot(run_dir.resolve()).open_read(RUN_DOCUMENT) as file:
+            size = file.seek(0, os.SEEK_END)
+            length = 0
+            while length < size:
+                length = min(size, max(_END_BYTES, 8 * length))
+                file.seek(size - length)
+                found = file.read(length)
+                at = found.rfind(_RUN_KEY)
+                if at >= 0:
+                    break
+            else:
+                return None
+        document: Any = load(b"{" + found[at:])
+    except (FileNotFoundError, ValueError):
+        return None
+    run = _table(_table(document).get("run"))
+    return run if run.get("schema") == names.RUN_SCHEMA else None
+
+
+def _sealed_records(document: Mapping[str, Any]) -> int | None:
+    """Return how many lines a sealed journal has, the sealing one included; None when that is not told."""
+    files = _table(_table(document.get("seal")).get("files"))
+    counts = [_table(head).get("seq") for head in files.values()]
+    return sum(count for count in counts if type(count) is int) + 1 if counts else None
+
+
+def _of_overview(run: RunOverview) -> ListedRun:
+    pid = run.facts.get("pid")
+    return ListedRun(
+        run_dir=run.run_dir,
+        name=run.name,
+        status=run.status,
+        writer=run.writer,
+        start=run.start,
+        seconds=run.seconds,
+        last_record=run.last_record if run.status == "interrupted" else None,
+        records=run.records,
+        trace_id=run.trace_id,
+        host=_text(run.facts.get("host")),
+        pid=pid if type(pid) is int else None,
+        lost_records=run.lost_records,
+        problem="",
+    )
+
+
+def _listed(run_dir: Path, document: Mapping[str, Any], *, writer: Presence, records: int | None) -> ListedRun:
+    """Return a run as its document tells, whatever has become of the document."""
+    status, seconds, pid, losses = (document.get(key) for key in ("status", "seconds", "pid", "losses"))
+    lost = _table(losses).get("journal_records")
+    return ListedRun(
+        run_dir=run_dir,
+        name=_text(document.get("name")),
+        status=cast("Status", status) if status in get_args(Status) else "unreadable",
+        writer=writer,
+        start=_text(document.get("start")),
+        seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        last_record=_text(document.get("end")) if status == "interrupted" else None,
+        records=records,
+        trace_id=_text(document.get("otel_trace_id")),
+        host=_text(document.get("host")),
+        pid=pid if type(pid) is int else None,
+        lost_records=lost if type(lost) is int else 0,
+        problem="" if status in get_args(Status) else "run.json tells no status that is known here",
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if type(value) is str else None
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -407,8 +407,8 @@ def test_a_run_of_this_very_process_is_refused(tmp_path: Path) -> None:
 
 
 def owner_record(run_dir: Path, **facts: Any) -> None:
-    (run_dir / ".fold").mkdir()
-    (run_dir / ".fold" / "owner.json").write_text(json.dumps(facts))
+    (run_dir / "journal" / ".fold").mkdir()
+    (run_dir / "journal" / ".fold" / "owner.json").write_text(json.dumps(facts))
 
 
 def test_a_living_owner_of_the_documents_locks_a_run(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """A sealed journal in which anything was changed is named, file and place."""
 
 import hashlib
+import itertools
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,16 +54,22 @@ def test_a_folder_without_a_journal_is_an_error(tmp_path: Path) -> None:
         verify_journal(tmp_path)
 
 
-def edits(data: bytes) -> Iterator[tuple[int, str, bytes]]:
-    """Yield position, name and result of every change of one byte."""
-    for at in range(len(data)):
-        yield at, "change", data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        yield at, "remove", data[:at] + data[at + 1 :]
-        yield at, "insert", data[:at] + b"0" + data[at:]
+EDITS = ("change", "remove", "insert", "newline", "swap")
+
+
+def edited(data: bytes, at: int, edit: str) -> tuple[int, bytes]:
+    """Return the result of one change at a byte, and where it is."""
+    before, byte, behind = data[:at], data[at : at + 1], data[at + 1 :]
+    if edit == "change":
+        return at, before + bytes([byte[0] ^ 1]) + behind
+    if edit == "remove":
+        return at, before + behind
+    if edit == "insert":
+        return at, before + b"0" + byte + behind
+    if edit == "newline":
         # Of two newlines side by side the second is the empty line.
-        yield at + (data[at] == ord("\n")), "newline", data[:at] + b"\n" + data[at:]
-        if data[at : at + 1] != data[at + 1 : at + 2]:
-            yield at, "swap", data[:at] + data[at + 1 : at + 2] + data[at : at + 1] + data[at + 2 :]
+        return at + (byte == b"\n"), before + b"\n" + byte + behind
+    return at, before + behind[:1] + byte + behind[1:]
 
 
 @pytest.mark.slow
@@ -72,29 +81,28 @@ def test_every_change_of_a_single_byte_is_named_by_file_and_place(tmp_path: Path
     missed: list[str] = []
     for file in (owner, child):
         data = file.path.read_bytes()
-        for at, edit, changed in edits(data):
-            if changed == data:
-                continue
-            file.path.write_bytes(changed)
-            if not names(verify_journal(tmp_path), file.path, at):
-                missed.append(f"{edit} {at} of {file.path.name}")
+        for at, edit in itertools.product(range(len(data)), EDITS):
+            where, changed = edited(data, at, edit)
+            if changed != data:
+                file.path.write_bytes(changed)
+                if not names(verify_journal(tmp_path), file.path, where):
+                    missed.append(f"{edit} {at} of {file.path.name}")
         file.path.write_bytes(data)
 
     assert not missed
 
 
-@given(data=st.data())
+@given(number=st.integers(0, 1), position=st.floats(0, 1, exclude_max=True), edit=st.sampled_from(EDITS))
 def test_a_changed_byte_is_named_by_file_and_place(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, number: int, position: float, edit: str
 ) -> None:
     run_dir = tmp_path_factory.mktemp("run")
-    file = data.draw(st.sampled_from(small_run(run_dir)))
-    content = bytearray(file.path.read_bytes())
-    at = data.draw(st.integers(0, len(content) - 1))
-    content[at] = data.draw(st.integers(0, 255).filter(lambda b: b != content[at]))
-    file.path.write_bytes(content)
+    file = small_run(run_dir)[number]
+    data = file.path.read_bytes()
+    where, changed = edited(data, int(position * len(data)), edit)
+    file.path.write_bytes(changed)
 
-    assert names(verify_journal(run_dir), file.path, at)
+    assert changed == data or names(verify_journal(run_dir), file.path, where)
     shutil.rmtree(run_dir)
 
 
@@ -302,6 +310,37 @@ def test_lines_a_later_seal_took_up_are_information_only(tmp_path: Path) -> None
     assert [(f.code, f.severity, f.path, f.offset, f.length) for f in verdict.findings] == [
         ("adopted", "info", child.path, before, child.size - before)
     ]
+
+
+def test_what_the_recorder_writes_from_threads_and_a_child_process_verifies(tmp_path: Path) -> None:
+    import spanfold
+
+    with spanfold.run("sample", dir=tmp_path / "run") as run, spanfold.stage("M2"):
+
+        def work(number: int) -> None:
+            with spanfold.timed(f"part{number}"):
+                spanfold.event("note", number=number)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        child = subprocess.run(
+            [sys.executable, "-c", "import spanfold\nwith spanfold.timed('child'): pass"],
+            env=spanfold.child_env(),
+            check=False,
+        )
+        for thread in threads:
+            thread.join()
+    assert child.returncode == 0
+
+    verdict = verify_journal(run.dir)
+
+    assert (verdict.findings, verdict.state, len(verdict.files)) == ((), "intact", 2)
+    (seal,) = (f for f in (run.dir / "journal").glob("*.jsonl") if b"spanfold.journal.sealed" in f.read_bytes())
+    data = seal.read_bytes()
+    at = data.index(b'"M2"')
+    seal.write_bytes(data.replace(b'"M2"', b'"M3"', 1))
+    assert names(verify_journal(run.dir), seal, at)
 
 
 def test_file_names_in_a_seal_never_become_paths(tmp_path: Path) -> None:

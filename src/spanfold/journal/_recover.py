@@ -39,6 +39,7 @@ __all__ = ["EndedSpan", "Recovery", "SetAside", "recover_run"]
 
 _LOCK: Final = ".recover.lock"
 _OWNER: Final = ".fold/owner.json"
+"""Who keeps the documents, in the journal folder; written by the fold."""
 _BLOCK: Final = 1 << 20
 
 
@@ -218,7 +219,7 @@ def _beside(path: Path, offset: int) -> Path:
 
 
 def _require_dead(survey: _Survey, *, assume_dead: bool) -> None:
-    owner = _read_owner(survey.run_dir)
+    owner = _read_owner(survey.folder)
     host = owner.get("host") or _recorded_host(survey)
     if host and host != host_name():
         if assume_dead:
@@ -243,9 +244,9 @@ def _refuse(survey: _Survey, pid: int) -> None:
     )
 
 
-def _read_owner(run_dir: Path) -> Mapping[str, Any]:
+def _read_owner(folder: Path) -> Mapping[str, Any]:
     try:
-        found: Any = orjson.loads(SafeRoot(run_dir).read_bytes(_OWNER))
+        found: Any = orjson.loads(SafeRoot(folder).read_bytes(_OWNER))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
@@ -361,10 +362,10 @@ class _Ending:
 
     def seal(self) -> Path:
         """Write the seal over all files, flushed to the device, and return the file it is in."""
-        self._journal.seal(self._others())
+        sealed = self._journal.seal(self._others())
         self.close()
         stats = self._journal.stats
-        if stats.held or stats.lost or stats.problem:
+        if not sealed or stats.lost:
             raise JournalError(
                 f"{self._survey.folder}: expected to write the end of the run, found that the disk refuses it "
                 f"({stats.problem}). Nothing that was there is changed; make room or make the folder writable, and run it again."

@@ -149,7 +149,9 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
             name: {
                 "caller_us": cost.caller,
                 "all_us": cost.all,
-                "caller_ratio": statistics.median(c.caller / s.caller for c, s in zip(rows[name], rows["sdk"], strict=True)),
+                "caller_ratio": statistics.median(
+                    c.caller / s.caller for c, s in zip(rows[name], rows["sdk"], strict=True)
+                ),
                 "all_ratio": statistics.median(c.all / s.all for c, s in zip(rows[name], rows["sdk"], strict=True)),
             }
             for name, cost in medians.items()

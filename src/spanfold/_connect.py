@@ -4,6 +4,7 @@ The only module that knows every room. Nothing of a room is imported before it
 is needed: importing spanfold loads neither the fold nor an exporter.
 """
 
+import logging
 import os
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import Any, Final
 from spanfold.instrument import CONTROL, Run, RunHooks, state
 from spanfold.redact import Gate
 from spanfold.settings import Settings
+
+log = logging.getLogger("spanfold")
 
 TICK_S: Final = 0.25
 """How often documents are looked at that may wait: four times in the second they may lag."""
@@ -102,27 +105,121 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ticker.forked)
 
 
+class _Delivery:
+    """The destinations of this process, their threads started with the first run that has any."""
+
+    def __init__(self) -> None:
+        self._shippers: dict[str, Any] = {}
+        self._wanted: list[Any] = []
+        self._announced: set[str] = set()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any destination."""
+        return bool(self._wanted)
+
+    def configure(self, settings: Settings) -> None:
+        """Find the destinations the settings ask for.
+
+        Raises:
+            SettingsError: One is required and cannot be used.
+        """
+        if settings.otlp is False and settings.langfuse is False or not _may_send(os.environ):
+            # Nothing names a destination: the room is not even imported, unless one is required.
+            if settings.otlp is not True and settings.langfuse is not True:
+                self._wanted = []
+                return
+        from spanfold.deliver import destinations
+
+        self._wanted = destinations(settings, os.environ)
+        for destination in self._wanted:
+            if destination.name not in self._announced:
+                self._announced.add(destination.name)
+                log.info("spanfold sends to %s; switch it off with %s=False.", destination.label, destination.name)
+
+    def open(self, run: Run) -> list[tuple[Any, Any]]:
+        """Send the records of a run to every destination from now on."""
+        from spanfold.deliver import Shipper
+
+        pairs: list[tuple[Any, Any]] = []
+        for destination in self._wanted:
+            shipper = self._shippers.get(destination.name)
+            if shipper is None or shipper.destination != destination:
+                shipper = self._shippers[destination.name] = Shipper(destination)
+            pairs.append((shipper, shipper.add(run.dir)))
+        return pairs
+
+    def finish(self, timeout_s: float, *, last: bool) -> Mapping[str, Any]:
+        """Wait for the destinations, at most `timeout_s` seconds for all together."""
+        deadline = time.monotonic() + timeout_s
+        counts = {"sent": 0, "refused": 0, "waiting": 0}
+        for shipper in list(self._shippers.values()):
+            left = max(0.0, deadline - time.monotonic())
+            result = shipper.stop(left) if last else shipper.flush(left)
+            for name in counts:
+                counts[name] += getattr(result, name)
+            if last and result.waiting:
+                log.warning(
+                    "%d spans have not arrived at %s (%s); they are in the journal, `spanfold run deliver` sends them.",
+                    result.waiting,
+                    shipper.destination.label,
+                    result.reason or "no answer in time",
+                )
+        return counts
+
+    def forked(self) -> None:
+        """In a forked child: threads and connections are the parent's, and it sends our journal files too."""
+        self._shippers = {}
+
+
+def _may_send(environ: Mapping[str, str]) -> bool:
+    return any(name.startswith(("OTEL_EXPORTER_OTLP_", "LANGFUSE_")) for name in environ)
+
+
+_delivery = _Delivery()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_delivery.forked)
+
+
+class _Rooms:
+    """What the other rooms do for one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._documents = Documents(run)
+        _ticker.add(self._documents)
+        self._sending = _delivery.open(run) if _delivery.is_wanted else []
+        self.recorded = self._documents.recorded
+        self.flush = self._documents.flush
+
+    def close(self) -> None:
+        """The run has ended and is sealed."""
+        self._documents.close()
+        for shipper, outbox in self._sending:
+            shipper.close(outbox)
 
 
 class _Connector:
     """The rooms to the right of the recorder, as it sees them."""
 
     def configure(self, settings: Settings, gate: Gate) -> None:
-        """Check what the settings demand of destinations."""
+        """Check what the settings demand of destinations.
+
+        Raises:
+            SettingsError: One is required and cannot be used.
+        """
+        _delivery.configure(settings)
 
     def open(self, run: Run) -> RunHooks:
         """Start the work of the other rooms for a run."""
-        documents = Documents(run)
-        _ticker.add(documents)
-        return documents
+        return _Rooms(run)
 
     def flush(self, timeout_s: float) -> Mapping[str, Any]:
-        """Deliver what waits."""
-        return {}
+        """Deliver what waits, within the time."""
+        return _delivery.finish(timeout_s, last=False)
 
     def shutdown(self, timeout_s: float) -> Mapping[str, Any]:
-        """Deliver what waits and stop."""
-        return {}
+        """Deliver what waits, within the time, and stop."""
+        return _delivery.finish(timeout_s, last=True)
 
 
 def connect() -> None:

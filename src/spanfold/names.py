@@ -146,7 +146,9 @@ GENAI_OLDER: Final[dict[str, str]] = {
 }
 """Older and foreign spellings readers accept -> the name written here."""
 
-INFERENCE_OPERATIONS: Final[frozenset[str]] = frozenset({"chat", "text_completion", "generate_content", "embeddings", "completion"})
+INFERENCE_OPERATIONS: Final[frozenset[str]] = frozenset(
+    {"chat", "text_completion", "generate_content", "embeddings", "completion"}
+)
 """Values of `GENAI_OPERATION` that make a foreign span a model call."""
 
 SCOPE_ALLOW: Final[tuple[str, ...]] = (

@@ -126,7 +126,6 @@ def _provider(setting: str, value: Any) -> Any:
     return value
 
 
-
 def _one_of(choices: Any) -> Callable[[str, Any], Any]:
     allowed: tuple[str, ...] = get_args(choices)
 

@@ -1,0 +1,11 @@
+"""Delivery: what the journal holds, to an OTLP collector and to Langfuse, with the truth about what arrived.
+
+The journal is the outbox. A destination holds what it acknowledged; the rest
+waits, is sent again after a restart by `deliver_run`, and is never resent once
+acknowledged (docs/delivery.md).
+"""
+
+from spanfold.deliver._destination import Destination, destinations
+from spanfold.deliver._shipper import Delivery, Shipper, deliver_run
+
+__all__ = ["Delivery", "Destination", "Shipper", "deliver_run", "destinations"]

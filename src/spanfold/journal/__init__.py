@@ -11,6 +11,7 @@ from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder,
 from spanfold.journal._heads import file_heads
 from spanfold.journal._messages import encode_messages
 from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, merged, read_journal
+from spanfold.journal._recover import EndedSpan, Recovery, SetAside, recover_run
 from spanfold.journal._scrub import WITHHELD, Gate
 from spanfold.journal._values import JsonText, Stored, clean_text, dump, load, store, to_json, to_tree
 from spanfold.journal._verify import Finding, FindingCode, Head, JournalVerdict, combined_head, verify_journal
@@ -25,6 +26,7 @@ __all__ = [
     "Damage",
     "Dialect",
     "Encoder",
+    "EndedSpan",
     "Finding",
     "FindingCode",
     "Fragment",
@@ -38,6 +40,8 @@ __all__ = [
     "NotOtlp",
     "Place",
     "Position",
+    "Recovery",
+    "SetAside",
     "Stats",
     "Stored",
     "Tail",
@@ -62,6 +66,7 @@ __all__ = [
     "load",
     "merged",
     "read_journal",
+    "recover_run",
     "store",
     "to_json",
     "to_tree",

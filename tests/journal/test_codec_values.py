@@ -38,7 +38,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanfold.journal._values import MAX_DEPTH, MAX_INT_BITS, MAX_NODES, JsonText, load, store, to_json, to_tree
+from spanfold.journal._values import (
+    MAX_DEPTH,
+    MAX_INT_BITS,
+    MAX_NODES,
+    MAX_PLAIN_CONTAINERS,
+    MAX_PLAIN_VALUES,
+    JsonText,
+    load,
+    store,
+    to_json,
+    to_tree,
+)
+from spanfold.journal._walk import SMALL_ARRAY
 
 A_WHILE_S = 5.0
 """Bound for what must not take quadratic time or forever; ordinary runs take a hundredth of it."""
@@ -610,3 +622,13 @@ def test_the_two_ways_through_the_codec_agree(value: Any) -> None:
 
     assert repr(load(text)) == repr(tree) == repr(value)
     assert told is None
+
+
+def test_every_note_and_limit_is_on_the_page_of_forms() -> None:
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "formats" / "values.md").read_text("utf-8")
+
+    for word in ("nonfinite", "surrogates", "keys", "cycle", "cut", "opaque", "zone"):
+        assert f"| `{word}` |" in page
+    for limit in (MAX_DEPTH, MAX_NODES, MAX_PLAIN_CONTAINERS, MAX_PLAIN_VALUES, SMALL_ARRAY):
+        assert f"{limit:,}" in page
+    assert f"{len(str(1 << MAX_INT_BITS))} digits" in page

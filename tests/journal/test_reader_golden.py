@@ -98,3 +98,16 @@ def test_the_golden_journal_holds_every_kind_of_record() -> None:
     assert {r.span_id for r in records if r.name == names.EVENT_STARTED} == {
         r.span_id for r in records if isinstance(r, Span) and r.attributes.get(names.KIND) in names.OPEN_KINDS
     }
+
+
+def test_the_example_of_the_format_page_is_a_line_of_the_golden_journal() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "journal-v1.md").read_text("utf-8")
+    example = json.loads(page.partition("```json\n")[2].partition("```")[0])
+
+    lines = [
+        line
+        for path in (GOLDEN / "journal-v1" / "journal").glob("*.jsonl")
+        for line in path.read_text("utf-8").split("\n")
+    ]
+
+    assert json.dumps(example, ensure_ascii=False, separators=(",", ":")) in lines

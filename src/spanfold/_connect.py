@@ -97,7 +97,9 @@ class _Ticker:
 
     def forked(self) -> None:
         """In a forked child: the runs there are the parent's, and so are their documents."""
-        self.__init__()
+        self._lock = threading.Lock()
+        self._open = weakref.WeakSet()
+        self._thread = None
 
 
 _ticker = _Ticker()
@@ -124,11 +126,11 @@ class _Delivery:
         Raises:
             SettingsError: One is required and cannot be used.
         """
-        if settings.otlp is False and settings.langfuse is False or not _may_send(os.environ):
-            # Nothing names a destination: the room is not even imported, unless one is required.
-            if settings.otlp is not True and settings.langfuse is not True:
-                self._wanted = []
-                return
+        is_off = settings.otlp is False and settings.langfuse is False
+        is_required = settings.otlp is True or settings.langfuse is True
+        if not is_required and (is_off or not _may_send(os.environ)):
+            self._wanted = []  # nothing names a destination: the room is not even imported
+            return
         from spanfold.deliver import destinations
 
         self._wanted = destinations(settings, os.environ)

@@ -23,7 +23,7 @@ class Scope:
 
     name: str
     version: str = ""
-    attributes: Attributes = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict[str, Any])
 
 
 class Link(NamedTuple):

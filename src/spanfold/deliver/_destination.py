@@ -32,7 +32,7 @@ class Destination:
     protocol: Protocol
     url: str
     """Full address; never logged with user or query."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
     gzip: bool = False
     certificate: str = ""
@@ -40,7 +40,7 @@ class Destination:
     client_key: str = ""
     insecure: bool = False
     """gRPC without TLS."""
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Langfuse: what the environment says about every trace."""
 
     @property

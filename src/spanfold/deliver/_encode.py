@@ -115,7 +115,7 @@ def any_value(value: Any) -> "AnyValue":
     """Return one attribute value as protobuf."""
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValueList
 
-    kind = type(value)
+    kind: type[Any] = type(value)
     if kind is str:
         return AnyValue(string_value=value)
     if kind is bool:
@@ -149,7 +149,7 @@ def cut(attributes: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
     out = dict(attributes)
     excess = sum(len(v.encode()) for v in out.values() if isinstance(v, str)) - limit_bytes
     texts = sorted((k for k, v in out.items() if isinstance(v, str)), key=lambda k: -len(out[k]))
-    json_keys = frozenset(attributes.get(names.JSON_FIELDS) or ())
+    json_keys: frozenset[str] = frozenset(attributes.get(names.JSON_FIELDS) or ())
     for key in texts:
         if excess <= 0:
             break
@@ -158,7 +158,7 @@ def cut(attributes: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
         keep = max(0, len(raw) - excess - _CUT_ROOM)
         head = raw[:keep].decode("utf-8", "ignore")
         facts = {"size_bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-        is_json = key in json_keys or key.startswith("gen_ai.") or original[:1] in "[{"
+        is_json = key in json_keys or key.startswith("gen_ai.") or original.startswith(("[", "{"))
         if is_json:
             # JSON inside JSON can double in length: quotes and backslashes are escaped once more.
             head = head[: keep // 2]

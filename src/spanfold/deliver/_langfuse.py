@@ -7,7 +7,7 @@ the root.
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from spanfold import names
 from spanfold.journal import content, fields, value_of
@@ -37,9 +37,9 @@ def trace_attributes(root: Mapping[str, Any], name: str, environ: Mapping[str, s
     for field, key in TRACE_FIELDS.items():
         if isinstance(root.get(field), str):
             out[key] = root[field]
-    tags = root.get("tags")
+    tags: Any = root.get("tags")
     if isinstance(tags, list):
-        out["langfuse.trace.tags"] = [str(tag) for tag in tags]
+        out["langfuse.trace.tags"] = [str(tag) for tag in cast("list[Any]", tags)]
     for variable, key in (
         ("LANGFUSE_TRACING_ENVIRONMENT", "langfuse.environment"),
         ("LANGFUSE_RELEASE", "langfuse.release"),

@@ -120,20 +120,20 @@ def _judge_success(content_type: str, content: bytes) -> Answer:
         return Answer("accepted")
     if content_type == "application/json":
         try:
-            tree = json.loads(content)
+            tree: Any = json.loads(content)
         except ValueError:
             return Answer("retry", "HTTP 200 with a body that is not JSON")
-        partial = tree.get("partialSuccess") or {} if isinstance(tree, dict) else {}
+        partial: Any = tree.get("partialSuccess") or {} if isinstance(tree, dict) else {}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # outside data
         return _partial(int(partial.get("rejectedSpans") or 0), str(partial.get("errorMessage") or ""))
     if content_type == "application/x-protobuf":
         from google.protobuf.message import DecodeError
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
         try:
-            partial = ExportTraceServiceResponse.FromString(content).partial_success
+            decoded = ExportTraceServiceResponse.FromString(content).partial_success
         except DecodeError:
             return Answer("retry", "HTTP 200 with a body that is not an OTLP response")
-        return _partial(partial.rejected_spans, partial.error_message)
+        return _partial(decoded.rejected_spans, decoded.error_message)
     return Answer("retry", f"HTTP 200 with a body of type {content_type[:60]}, not an OTLP response")
 
 
@@ -186,9 +186,8 @@ def _grpc(destination: Destination, request: "ExportTraceServiceRequest", timeou
     else:
         channel = grpc.secure_channel(target, _credentials(destination), compression=compression)
     try:
-        answer: Any = TraceServiceStub(channel).Export(
-            request, timeout=timeout_s, metadata=tuple(destination.headers.items())
-        )
+        stub: Any = TraceServiceStub(channel)  # type: ignore[no-untyped-call]  # generated code
+        answer: Any = stub.Export(request, timeout=timeout_s, metadata=tuple(destination.headers.items()))
     except grpc.RpcError as error:
         code = error.code().name if hasattr(error, "code") else "UNKNOWN"
         if code == "RESOURCE_EXHAUSTED":

@@ -175,7 +175,7 @@ class Shipper:
                     self._hold_back(answer)
                     return False
                 self._pause_s = FIRST_PAUSE_S
-        except Exception as error:  # noqa: BLE001 - the thread's guard: a broken journal or disk must not end it
+        except Exception as error:
             self._hold_back(Answer("retry", f"{type(error).__name__} while reading the journal"))
             return False
         return True

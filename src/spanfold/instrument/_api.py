@@ -37,7 +37,6 @@ from spanfold.instrument._state import state
 from spanfold.journal import AttributeValue, Fragment, JsonText, field_key, store, to_tree
 from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
 
-
 Near = RecordedSpan | Anchor
 """The span around a new one: ours, or the stand-in for one of another process."""
 
@@ -87,7 +86,7 @@ def configure(
     bridge.join()
 
 
-def run(name: str, dir: str | Path | None = None, **fields: Any) -> "Run | NoopRun":  # noqa: A002 - DESIGN 12
+def run(name: str, dir: str | Path | None = None, **fields: Any) -> "Run | NoopRun":
     """Open a run: a directory with a journal and documents, and the root span of a trace.
 
     Use it as a context manager. When the block ends the journal is sealed and
@@ -103,7 +102,7 @@ def run(name: str, dir: str | Path | None = None, **fields: Any) -> "Run | NoopR
         if not state.ready().enabled:
             return NoopRun(name)
         return Run(str(name), None if dir is None else Path(dir), fields)
-    except Exception as error:  # noqa: BLE001 - the guard: a run that cannot be opened must not stop the program
+    except Exception as error:
         lost("a run", error)
         return NoopRun(str(name))
 
@@ -298,13 +297,13 @@ def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan
             cycle=cycle if cycle is not None else near.cycle,
         )
         return _begin(span, fields)
-    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+    except Exception as error:
         lost("stages", error)
         return NOOP
 
 
 def model_call(
-    model: str, *, provider: str | None = None, operation: str = "chat", input: Any = None, **fields: Any  # noqa: A002 - DESIGN 12
+    model: str, *, provider: str | None = None, operation: str = "chat", input: Any = None, **fields: Any
 ) -> ModelCallSpan | NoopSpan:
     """Start a model call: `with spanfold.model_call("m", provider="openai", input=messages) as call:`.
 
@@ -319,7 +318,7 @@ def model_call(
         near, parent_id = current_parent()
         if near is None:
             return NOOP
-        key = ("model_call", operation, model, provider)
+        key: tuple[Any, ...] = ("model_call", operation, model, provider)
         if not (type(model) is str and type(operation) is str and (provider is None or type(provider) is str)):
             key = ("model_call", *(v if v is None else str(store(v)[0]) for v in (operation, model, provider)))
         known = _statics.get(key) or _static(near.run, key, f"{key[1]} {key[2]}", model_attributes(*key[1:]))
@@ -338,13 +337,13 @@ def model_call(
         if input is not None:
             span.input(input)
         return _begin(span, fields)
-    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+    except Exception as error:
         lost("model calls", error)
         return NOOP
 
 
 def agent(
-    name: str, *, model: str | None = None, provider: str | None = None, input: Any = None, **fields: Any  # noqa: A002 - DESIGN 12
+    name: str, *, model: str | None = None, provider: str | None = None, input: Any = None, **fields: Any
 ) -> AgentSpan | NoopSpan:
     """Start an agent invocation: `with spanfold.agent("reviewer", model="m") as a:`.
 
@@ -359,7 +358,7 @@ def agent(
         near, parent_id = current_parent()
         if near is None:
             return NOOP
-        key = ("agent", *(v if v is None or type(v) is str else str(store(v)[0]) for v in (name, model, provider)))
+        key: tuple[Any, ...] = ("agent", *(v if v is None or type(v) is str else str(store(v)[0]) for v in (name, model, provider)))
         known = _statics.get(key) or _static(near.run, key, f"invoke_agent {key[1]}", agent_attributes(*key[1:]))
         span = AgentSpan(
             near.run,
@@ -376,7 +375,7 @@ def agent(
         if input is not None:
             span.input(input)
         return _begin(span, fields)
-    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+    except Exception as error:
         lost("agent invocations", error)
         return NOOP
 
@@ -405,7 +404,7 @@ def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fiel
         if arguments is not None:
             span.arguments(arguments)
         return _begin(span, fields)
-    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+    except Exception as error:
         lost("tool executions", error)
         return NOOP
 
@@ -427,7 +426,7 @@ def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan
         name = name if type(name) is str else str(name)
         span = RecordedSpan(near.run, name, "timing", near, parent_id=parent_id, stage=near.stage, cycle=near.cycle)
         return _begin(span, fields)
-    except Exception as error:  # noqa: BLE001 - the guard of every recording function
+    except Exception as error:
         lost("timings", error)
         return NOOP
 

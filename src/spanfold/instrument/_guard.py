@@ -29,7 +29,7 @@ def lost(what: str, error: BaseException | None = None) -> None:
             where = f" ({type(error).__name__} in {tb.tb_frame.f_code.co_name}, line {tb.tb_lineno})"
     try:
         log.warning("spanfold lost %s%s; the program goes on. Further losses of this kind are only counted.", what, where)
-    except Exception:  # noqa: BLE001 - a broken log handler of the host must not break the host
+    except Exception:
         losses["log messages"] += 1
 
 

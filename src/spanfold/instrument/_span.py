@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self, TypeVar, cast
 
@@ -24,7 +25,19 @@ from spanfold import names
 from spanfold.instrument import _ids
 from spanfold.instrument._exceptions import ending, exception_event, message
 from spanfold.instrument._guard import losing_only, lost
-from spanfold.journal import EMPTY, AttributeValue, Encoder, Fragment, Journal, JsonText, Place, encode_messages, field_key, store, to_json, to_tree
+from spanfold.journal import (
+    EMPTY,
+    AttributeValue,
+    Fragment,
+    Journal,
+    JsonText,
+    Place,
+    encode_messages,
+    field_key,
+    store,
+    to_json,
+    to_tree,
+)
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _MAX_PERIODS: Final = 512
@@ -120,6 +133,11 @@ class Recorder(Protocol):
     @property
     def journal(self) -> Journal:
         """Where its records go."""
+        ...
+
+    @property
+    def dir(self) -> Path:
+        """The run directory."""
         ...
 
     @property
@@ -267,12 +285,12 @@ class RecordedSpan(OfThisProcess, trace.Span):
         else:
             self.parent = parent
             self.depth = 0 if parent.kind == "run" else parent.depth + 1
-            self._parent_id = parent_id or parent._id
+            self._parent_id = parent_id or parent._id  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
         if start_ns is None:
             self.start_ns = time.time_ns()
             self._mono = mono = _perf()
             if parent is not None:
-                parent._child_started(mono)
+                parent._child_started(mono)  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
         else:
             self._retroactive = True
             self.start_ns = start_ns
@@ -322,7 +340,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
     def _store(self, key: str, value: Any) -> None:
         if key in self._told:
             self._recall()
-        kind = type(value)
+        kind: type[Any] = type(value)
         if kind is str or kind is bool or (kind is int and -_INT64 <= value < _INT64):
             self._attributes[key] = value
             return
@@ -347,7 +365,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         """Set an OpenTelemetry attribute under its own key."""
         if self.ended or not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance]  # callers are untyped
             return
-        kind = type(value)
+        kind: type[Any] = type(value)
         if kind is list or kind is tuple:
             with losing_only("attribute values"):
                 scalars = tuple(store(v)[0] for v in cast("Sequence[Any]", value))
@@ -550,7 +568,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
             body = encoder.started(self._trace, self._id, self.start_ns, place, self._before)
             journal.event(body, is_clean and self._before.is_clean)
             self.run.recorded("started")
-        except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
+        except Exception as error:
             lost("started events", error)
 
     def _recall(self) -> None:
@@ -644,7 +662,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         if self._scoped and not self.ended:
             try:
                 self.make_current()
-            except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
+            except Exception as error:
                 lost("the current span", error)
         return self
 
@@ -667,7 +685,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         mono = _perf()
         try:
             self._finish(mono, end_time)
-        except Exception as error:  # noqa: BLE001 - the guard of the hot path: a context manager costs as much as the line
+        except Exception as error:
             lost("spans", error)
         except BaseException:
             if not self._is_recorded:  # Ctrl-C, or what a signal handler raises: the record is not lost with it
@@ -696,9 +714,9 @@ class RecordedSpan(OfThisProcess, trace.Span):
         parent = self.parent
         if parent is not None and not is_again:
             if self._retroactive:
-                parent._child_reported(self._mono, mono)
+                parent._child_reported(self._mono, mono)  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
             else:
-                parent._child_ended(mono)
+                parent._child_ended(mono)  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
         self_ns = end_ns - self.start_ns - self._covered_ns
         if self._open_children or self._extra or self_ns < 0:
             self_ns = self._self_ns(mono)
@@ -749,7 +767,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
                 self._attributes[shared], self._attributes[form_key] = encoded
             if policy == "local":
                 self._put(names.CONTENT, "local")
-        except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
+        except Exception as error:
             lost("message content", error)
 
     def input(self, value: Any) -> Self:
@@ -806,7 +824,7 @@ class UsageSpan(RecordedSpan):
             for name, count in tokens.items():
                 if count is not None:
                     self._count(names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}", count)
-        except Exception as error:  # noqa: BLE001 - the guard, without the cost of a context manager
+        except Exception as error:
             lost("token counts", error)
         return self
 

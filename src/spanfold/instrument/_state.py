@@ -80,7 +80,7 @@ class State:
         """The open run, when there is exactly one: parent of work in threads that have no context."""
         self.joined: Any = None
         """The run of a parent process this one joined through the environment."""
-        self.instance = (0, "")
+        self.instance: tuple[int, str] = (0, "")
         """Process id, and the id of this process among all."""
 
     def ready(self) -> Settings:

@@ -141,6 +141,9 @@ def current_parent(context: Context | None = None) -> tuple[Near | None, bytes]:
     """
     current = (get_context() if context is None else context).get(SPAN_KEY)
     if isinstance(current, RecordedSpan):
+        if current.run.closed:
+            lost("records made after the end of their run")
+            return None, b""
         return current, b""
     return _outer_parent(current)
 

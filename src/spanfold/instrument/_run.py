@@ -40,6 +40,9 @@ _MAX_UNFINISHED: Final = 8
 class Recording(OfThisProcess):
     """What a span needs of its run (`_span.Recorder`), for the owner and for a joined child."""
 
+    closed = False
+    """Whether the run is over, so that nothing belongs to it any more."""
+
     def __init__(self, folder: Path, trace_hex: bytes) -> None:
         settings = state.ready()
         assert state.gate is not None
@@ -123,7 +126,6 @@ class Run(Recording):
             inherited.trace_hex if inherited else _ids.trace_id(),
         )
         self.name = name
-        self.closed = False
         if state.connector is not None:
             with losing_only("documents and delivery"):
                 self.hooks = state.connector.open(self)

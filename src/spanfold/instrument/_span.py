@@ -146,6 +146,11 @@ class Recorder(Protocol):
         ...
 
     @property
+    def closed(self) -> bool:
+        """Whether the run is over."""
+        ...
+
+    @property
     def content(self) -> str:
         """Content policy: none, local or all."""
         ...
@@ -644,11 +649,21 @@ class RecordedSpan(OfThisProcess, trace.Span):
             return
         self._entered = False
         current = get_context()
-        if self._previous is not None and (
-            current is self._context or self.is_above(current.get(SPAN_KEY))
-        ):
-            set_context(self._previous)
+        if self._previous is not None:
+            above = current.get(SPAN_KEY)
+            if current is self._context or self.is_above(above):
+                set_context(self._previous)
+            else:
+                self._step_aside(above)
         self._previous = self._context = None
+
+    def _step_aside(self, above: object) -> None:
+        """Let a span that became current after this one, and outlives it, go back to what was current before both."""
+        while isinstance(above, RecordedSpan) and above._previous is not None:
+            if above._previous is self._context:
+                above._previous = self._previous
+                return
+            above = above._previous.get(SPAN_KEY)
 
     def is_above(self, span: object) -> bool:
         """Whether `span` is a descendant of this one that was left open."""

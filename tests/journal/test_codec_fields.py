@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from spanfold import names
-from spanfold.journal._decode import NotOtlp, content, decode_line, fields, value_of
+from spanfold.journal._decode import NotOtlp, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._encode import STRUCTURAL, Encoder, field_key, field_name
 from spanfold.journal._messages import decode_messages, encode_messages
 from spanfold.journal._values import MAX_INT_BITS, JsonText, load, store
@@ -419,6 +419,32 @@ def test_resource_and_scope_of_a_known_writer_are_not_taken_over_by_a_line_that_
     (numbered,) = decode_line(long)
     assert numbered.position is not None
     assert numbered.position.seq == 12345
+
+
+def test_a_frame_that_is_no_frame_is_not_learned_from_a_line_that_only_contains_its_parts() -> None:
+    chain = (
+        '{"key":"spanfold.journal.seq","value":{"intValue":"1"}},{"key":"spanfold.journal.prev","value":{"stringValue":"%s"}}]}'
+        % ("0" * 64)
+    )
+    body = span_body({}).decode()
+    teacher = (
+        f'{{"resourceSpans":[{{"resource":{{"attributes":[{chain},"scopeSpans":[{{"scope":{{"attributes":[{chain},"spans":[{body}]'
+        ',"schemaUrl":"u"}]}]}\n'
+    )
+    assert len(list(decode_line(teacher.encode()))) == 1
+    broken = f'{{"resourceSpans":[{{"resource":{{"attributes":[{chain},"spans":[{body}],"schemaUrl":"u"}}]}}]}}\n'
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(broken)
+
+    with pytest.raises(NotOtlp):
+        list(decode_line(broken.encode()))
+
+
+def test_a_sequence_number_no_writer_could_reach_is_none() -> None:
+    line = b'{"key":"spanfold.journal.seq","value":{"intValue":"%b"}},{"key":"spanfold.journal.prev","value":{"stringValue":"x"}}'
+
+    assert line_seal(line % b"12") == (12, 'x"}}')
+    assert line_seal(line % (b"9" * 10_000)) == (0, "")
 
 
 # -- messages

@@ -87,7 +87,7 @@ def line_seal(line: bytes) -> tuple[int, str]:
     start += len(_SEQ)
     end = line.find(b'"', start)
     prev = line.find(_PREV, end)
-    if prev < 0 or not line[start:end].isdigit():
+    if prev < 0 or end - start > _MAX_DIGITS or not line[start:end].isdigit():
         return 0, ""
     prev += len(_PREV)
     return int(line[start:end]), line[prev : prev + 64].decode("ascii", "replace")
@@ -95,6 +95,7 @@ def line_seal(line: bytes) -> tuple[int, str]:
 
 _SEQ: Final = b'{"key":"%b","value":{"intValue":"' % names.LINE_SEQ.encode()
 _PREV: Final = b'{"key":"%b","value":{"stringValue":"' % names.LINE_PREV.encode()
+_MAX_DIGITS: Final = 19
 
 
 class _Frame(NamedTuple):
@@ -122,22 +123,26 @@ def _framed(line: bytes) -> tuple[_Frame, int, Any] | None:
     frame = _frames.get(line[:start]) if start > 0 else None
     if frame is None or not line.endswith(frame.tail):
         return None
+    number, body = _numbered(line, start, frame.opening)
+    if not body:
+        return None
+    try:
+        return frame, int(number), orjson.loads(line[body : -len(frame.tail)])
+    except ValueError:
+        return None
+
+
+def _numbered(line: bytes, start: int, opening: bytes) -> tuple[bytes, int]:
+    """Return the sequence number of a line and where its record begins, 0 when anything but digits stands between."""
     start += len(_SEQ)
     chain = line.find(_CHAIN, start, start + 64)
     prev = chain + len(_CHAIN)
-    body = prev + _PREV_DIGITS + len(frame.opening)
+    behind = prev + _PREV_DIGITS
+    number = line[start:chain]
     # With digits only in the two gaps, the line is valid JSON exactly when the record is.
-    if not (
-        chain > 0
-        and line[start:chain].isdigit()
-        and line[prev : prev + _PREV_DIGITS].isalnum()
-        and line.startswith(frame.opening, prev + _PREV_DIGITS)
-    ):
-        return None
-    try:
-        return frame, int(line[start:chain]), orjson.loads(line[body : -len(frame.tail)])
-    except ValueError:
-        return None
+    if chain > 0 and number.isdigit() and line[prev:behind].isalnum() and line.startswith(opening, behind):
+        return number, behind + len(opening)
+    return b"", 0
 
 
 def _learn_frame(line: bytes, tree: dict[str, Any], record: Record) -> None:
@@ -157,10 +162,12 @@ def _learn_frame(line: bytes, tree: dict[str, Any], record: Record) -> None:
         raw = orjson.loads(line[body:end])
     except ValueError:
         return
-    if raw == tree[signal][0][scoped][0][items][0]:
+    frame = _Frame(line[end:], opening, signal, record.scope, record.resource)
+    # Only if the line is nothing but frame, number, hash and record: then any other such line is valid JSON too.
+    if raw == tree[signal][0][scoped][0][items][0] and _numbered(line, start, opening)[1] == body:
         if len(_frames) >= _MAX_FRAMES:
             _frames.clear()
-        _frames[line[:start]] = _Frame(line[end:], opening, signal, record.scope, record.resource)
+        _frames[line[:start]] = frame
 
 
 def _records(tree: dict[str, Any], path: Path, offset: int, length: int) -> Iterator[Record]:

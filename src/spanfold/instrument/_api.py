@@ -80,7 +80,7 @@ def configure(
         provider=provider,
     )
     if not isinstance(settings.provider, str) and not hasattr(settings.provider, "add_span_processor"):
-        kind = type(settings.provider)
+        kind: type[Any] = type(settings.provider)
         lost(f"the provider {kind.__module__}.{kind.__qualname__}, which takes no span processors; ours is used alone")
     state.apply(settings)
     bridge.join()

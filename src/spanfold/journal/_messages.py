@@ -42,12 +42,10 @@ def decode_messages(tree: Any, form: str) -> Any:
 
 
 def _is_simple(message: Any) -> bool:
-    return (
-        type(message) is dict
-        and list(cast("dict[Any, Any]", message)) == ["role", "content"]
-        and type(message["role"]) is str
-        and type(message["content"]) is str
-    )
+    if type(message) is not dict:
+        return False
+    pairs = cast("dict[Any, Any]", message)
+    return list(pairs) == ["role", "content"] and type(pairs["role"]) is str and type(pairs["content"]) is str
 
 
 def _parts(message: dict[str, str]) -> dict[str, Any]:

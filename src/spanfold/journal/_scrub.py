@@ -66,7 +66,8 @@ def scrub_attributes(pairs: list[dict[str, Any]], gate: Gate) -> list[dict[str, 
 
 def _scrub_attributes(part: dict[str, Any], gate: Gate) -> None:
     pairs: list[dict[str, Any]] = part.get("attributes") or []
-    json_keys: list[Any] = next((any_value(p["value"]) for p in pairs if p["key"] == names.JSON_FIELDS), [])
+    no_keys: list[Any] = []
+    json_keys: list[Any] = next((any_value(p["value"]) for p in pairs if p["key"] == names.JSON_FIELDS), no_keys)
     renamed: dict[str, str] = {}
     for pair in pairs:
         key: str = pair["key"]

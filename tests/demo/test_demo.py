@@ -16,8 +16,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from spanfold.demo import run_demo
-from spanfold.fold import fold_run
-from spanfold.journal import recover_run
+from spanfold.fold import fold_run, show_run, verify_run
 
 STAGES = ("M1", "M2", "M3", "M4", "M5")
 PROGRAM = """
@@ -166,6 +165,14 @@ def test_both_runs_time_the_same_pieces_of_work(result):
 
 
 @pytest.mark.slow
+def test_what_it_left_is_intact_and_follows_from_its_journal(result):
+    for run_dir in (result["run_dir"], result["second_run_dir"]):
+        verdict = verify_run(Path(run_dir))
+        assert verdict.state == "intact", verdict
+        assert verdict.n_artifacts >= 10
+
+
+@pytest.mark.slow
 def test_no_pixel_is_in_a_model_call(result):
     for call in model_calls(result["run_dir"], "M1", 0):
         assert all(re.fullmatch(r"digit-\d{4}", case) for case in call["input"]["cases"])
@@ -227,8 +234,12 @@ def test_a_demo_killed_in_the_middle_leaves_what_was_done_and_says_what_was_open
 
     stages = document(str(tmp_path / "001"), "M1/log.json")["stage"]
     assert stages[0]["n_failures"] == len(stages[0]["failed_cases"]) > 5
-    assert "digits" in [span["name"] for span in document(str(tmp_path / "001"), "run.json")["open"].values()]
-
-    recover_run(tmp_path / "001")
-    assert fold_run(tmp_path / "001").status == "interrupted"
+    seen = show_run(tmp_path / "001")
+    assert seen.status == "interrupted"
+    assert seen.open[0].name == "digits"
+    assert {work.writer for work in seen.open} == {"dead"}
+    # The documents come back from the journal alone, with everything that had ended.
+    log.unlink()
+    fold_run(tmp_path / "001")
+    assert document(str(tmp_path / "001"), "M2/log.json")["stage"][0]["cycle"] == 0
     assert document(str(tmp_path / "001"), "M1/log.json")["stage"][0] == stages[0]

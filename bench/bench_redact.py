@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -99,12 +100,11 @@ def whole_texts(redactor: Redactor, size: int) -> list[dict[str, Any]]:
     seeded = "".join(
         line + ("MY_API_KEY=abcdefgh1234\n" if n % 100 == 0 else "\n") for n, line in enumerate(log.splitlines())
     )
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for name, text in (("clean prompt", clean), ("clean log", log), ("log with secrets", seeded)):
-        redact = redactor.redact
-        seconds = best(lambda text=text: redact(text), 3)
-        found.append({"text": name, "size_bytes": len(text), "seconds": seconds, "mb_per_s": len(text) / seconds / 1e6})
-    return found
+        seconds = best(partial(redactor.redact, text), 3)
+        rows.append({"text": name, "size_bytes": len(text), "seconds": seconds, "mb_per_s": len(text) / seconds / 1e6})
+    return rows
 
 
 def hostile(redactor: Redactor, size: int) -> list[dict[str, Any]]:
@@ -113,8 +113,8 @@ def hostile(redactor: Redactor, size: int) -> list[dict[str, Any]]:
     inputs |= {name: (first + rest * size)[:size] for name, (first, rest) in HOSTILE_RUNS.items()}
     rows: list[dict[str, Any]] = []
     for name, text in inputs.items():
-        half = best(lambda text=text: redactor.redact(text[: size // 2]), 2)
-        full = best(lambda text=text: redactor.redact(text), 2)
+        half = best(partial(redactor.redact, text[: size // 2]), 2)
+        full = best(partial(redactor.redact, text), 2)
         rows.append({"input": name[:28], "size_bytes": size, "seconds": full, "growth": full / half})
     return rows
 

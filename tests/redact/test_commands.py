@@ -71,6 +71,7 @@ def test_options_without_a_password_stay(text: str) -> None:
         (["psql", "postgres://u:p4ss@h/db"], ["psql", "postgres://u:(REDACTED-url-userinfo)@h/db"]),
         (["redis-cli", "-a", "V"], ["redis-cli", "-a", A]),
         (["docker", "login", "-p", "V"], ["docker", "login", "-p", A]),
+        (["prog", "-pAb3Xy9Qz", "-p8080", "-pthread", "-p", "x"], ["prog", f"-p{A}", "-p8080", "-pthread", "-p", "x"]),
         (["x", "--token", "-v"], ["x", "--token", "-v"]),
         (["x", "--token", ""], ["x", "--token", ""]),
         (["x", "--token", "$TOKEN"], ["x", "--token", "$TOKEN"]),

@@ -32,6 +32,7 @@ _NPM_NAMES: Final = frozenset({"_authtoken", "_auth", "_password"})
 _NAME_CHARACTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _LONGEST_NAME: Final = 96
 _ENCODED_SEPARATORS: Final = {"%3d": "=", "u003d": "=", "%3a": ":", "u003a": ":"}
+_BEFORE_PARAMETERS: Final = frozenset("?&#6;")
 _DROP_SEPARATORS: Final = str.maketrans("", "", "_-. ")
 
 
@@ -52,23 +53,31 @@ class _Place:
         self.start = start
         self.value = match.end()
         # The closing quote of the name with its backslashes, or nothing.
-        self.quote = match["quote"] or ""
-        separator = match["separator"]
+        quote, before, separator, after = match.group("quote", "before", "separator", "after")
+        self.quote = quote or ""
         self.separator = _ENCODED_SEPARATORS.get(separator.lstrip("\\"), separator)
         # Whether name and value stand percent-encoded inside a URL.
         self.encoded = separator.startswith("%")
-        blanks = match["before"] + match["after"]
-        self.spaced = " " in blanks or "\t" in blanks
+        blanks = before + after
+        self.spaced = bool(blanks) and (" " in blanks or "\t" in blanks)
 
     def in_query(self) -> bool:
-        before = self._text[max(0, self.start - 6) : self.start]
-        return before.endswith(("?", "&", "#", "u0026", "&amp;"))
+        before = self._text[self.start - 1 : self.start]
+        if self.spaced or self.separator != "=" or before not in _BEFORE_PARAMETERS:
+            return False
+        return before in ("?", "&", "#") or self._text.endswith(("u0026", "&amp;"), 0, self.start)
 
     def in_connection_string(self, end: int) -> bool:
         """Tell whether `;` separates here: it stands before the name, or another `name=` follows it behind the value."""
+        if self.spaced or self.separator != "=":
+            return False
         if self._text.startswith(";", end) and _next_part().match(self._text, end):
             return True
         return self._text[self.start - 1 : self.start] == ";" and not self._text.endswith("&amp;", 0, self.start)
+
+    def in_colon_list(self) -> bool:
+        """Tell whether the name is a part of `arn:aws:...:secret:name`."""
+        return self.separator == ":" and not self.spaced and self._text[self.start - 1 : self.start] == ":"
 
 
 def redact_assignments(text: str) -> str:
@@ -79,10 +88,11 @@ def redact_assignments(text: str) -> str:
         if match.start() < done:
             continue
         start = _name_start(text, match.start())
-        name = text[start : match.start("quote") if match["quote"] else match.start("before")].rstrip("]")
+        end = match.start("quote")
+        name = text[start : end if end >= 0 else match.start("before")].rstrip("]")
         if is_sensitive_name(name):
             edit = _judge(text, _Place(text, name, start, match))
-        elif name == "PWD" and match["separator"] == "=":
+        elif name == "PWD" and text.startswith("=", match.end() - 1):
             edit = _odbc_password(text, _Place(text, name, start, match))
         else:
             continue
@@ -124,7 +134,7 @@ def _named() -> re.Pattern[str]:
     annotation = r":[ \t]*+[a-z_][\w.]*+(?:\[[\w., |]*+\])?+(?:[ \t]*+\|[ \t]*+none)?+[ \t]++=(?=[ \t])"
     separator = rf"{annotation}|=>|:=|={{1,3}}|:(?!:|//)|%3[ad]|\\++u003[da]"
     return re.compile(
-        rf"(?:{WORDS}|\b_auth)[0-9_.\-]*+(?P<quote>\\*+[\"'`])?+\]?+(?P<before>{blank})(?P<separator>{separator})"
+        rf"(?:{WORDS}|\b_auth)[0-9_.\-]*+(?P<quote>\\*+[\"'])?+\]?+(?P<before>{blank})(?P<separator>{separator})"
         rf"(?P<after>{blank})(?!(?:\\*+[\"'`])?+\(redacted-)",
         re.ASCII,
     )
@@ -167,7 +177,8 @@ def _judge(text: str, place: _Place) -> _Edit | None:
         found = cookies(text, place.value)
         return _Edit(*found, token(kind)) if found else None
     if quoted is None:
-        return _bare_value(text, place, kind)
+        # What is compared with and stands without quotes is a variable.
+        return None if place.separator in ("==", "===") else _bare_value(text, place, kind)
     if is_plain_value(text[quoted.start : quoted.end]):
         return None
     return _Edit(*quoted, token(_kind_here(text, place, kind, quoted.end)))
@@ -186,7 +197,7 @@ def _bare_value(text: str, place: _Place, kind: str) -> _Edit | None:
     value = text[place.value : end]
     if is_plain_value(value) or is_code(text, value, end):
         return None
-    if not in_query and not _is_convincing(value, place, kind):
+    if not in_query and (place.in_colon_list() or not _is_convincing(value, place, kind)):
         return None
     # A number becomes a text: JSON stays JSON.
     quote = place.quote if place.separator in (":", "=>") else ""

@@ -92,7 +92,7 @@ def _armour(text: str, begin: int, end_line: re.Match[str] | None) -> tuple[str,
         if _begin().search(text, begin, end) is None:
             if _quote().search(text, begin, end) is None:
                 return _TOKEN, end_line.end(), None
-            return _TOKEN + _key_run().sub(_TOKEN, text[begin:end]), end_line.end(), None
+            return _TOKEN + _key_run().sub(_TOKEN, text[begin:end]), end, None
     body = _body(1).match(text, begin)
     done = body.end() if body else begin
     budget = _END_WITHIN - (len(text) - begin)

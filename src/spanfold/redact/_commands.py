@@ -10,7 +10,7 @@ from typing import Final
 
 from spanfold.redact._names import WORDS, is_plain_value, is_sensitive_name, token
 
-PASSWORD_PROBE: Final = r"(?:sshpass|mysql|mariadb|redis-cli|login)[ -~\t]*[ \\t\"]-[pa]"
+PASSWORD_PROBE: Final = r"(?:sshpass|mysql|mariadb|redis-cli|login)[ -~\s]*[ \\t\"]-[pa]"
 """Necessary condition of a password behind `-p` or `-a`, in a text or in a list, for the pre-filter."""
 
 PROBES: Final = (

@@ -50,7 +50,6 @@ def is_sensitive_name(name: str) -> bool:
 
     Source: contract "agent invocations", 6.4. Memoised, so asking again for the same name costs a dictionary look-up.
     """
-    name = name.strip(" \t\r\n")
     return name not in _SHELL_FOLDERS and _sensitive_end().search(name[-_LONGEST_END:]) is not None
 
 
@@ -93,8 +92,9 @@ def _plain() -> re.Pattern[str]:
     return re.compile(
         r"""(?ix)
           (?: \*+ | x{3,} | \.+ | -+ | _+ | \#{3,} | (?:•|â\x80¢)+
-            | \$[a-z_]\w* | \$\{[^{}]*\} | \$\([^()]*\) | \{\{.*\}\} | <[^<>]*> | %[a-z_]\w*% | \[[a-z _-]+\]
-            | v?\d{1,5}(?:\.\d{1,5}){0,3}
+            | \$[a-z_]\w* | \$\{[^{}]*\} | \$\([^()]*\) | \$?\{\{.*\}\} | <[^<>]*> | %[a-z_]\w*% | \[[a-z _-]+\]
+            | (?:[^a-z0-9]*(?:\{[a-z_][\w.]*\}|%\([a-z_]\w*\)[sdr]|%[sdr]))+[^a-z0-9]* | [^a-z0-9]{1,3}
+            | v?\d{1,5}(?:\.\d{1,5}){0,3} | 0x[0-9a-f]{1,8}
             | your[-_ ].* | my[-_ ](?:api|secret|access|private)?[-_ ]?(?:key|token|secret|password)
             | (?:insert|enter|put|add|replace)[-_ ](?:your|with|me|here).*
             | (?:sha|md|hs|rs|es|ps)-?\d{1,3} | base(?:16|32|58|64) | u?int\d+ | float\d+ | utf-?\d+ | oauth-?2?

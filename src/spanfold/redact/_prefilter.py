@@ -15,20 +15,45 @@ The patterns are RE2's, read as Latin-1 so that any bytes will do.
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
-from spanfold.redact import _assignments, _blocks, _commands, _names, _tokens, _urls
+from spanfold.redact import _assignments, _blocks, _commands, _headers, _names, _tokens, _urls
 
 Matcher = Callable[[Any, bytes, int, int], list[tuple[int, int]]]
 """RE2's own search: anchor, bytes, begin, end. Answers one span, (-1, -1) for none."""
 
-_ESCAPED_BLANKS: Final = r"[ \t\r\n\x1b\\\"'`\]\[tnrum0-9;b]*"
-"""Blanks, quotes, terminal colours and their JSON escapes, in any order."""
+_BLANKS: Final = r"(?:[ \t\x1b]|\\+(?:t|u00[0-9a-f]{2})|\[[0-9;]*m)*"
+"""Blanks and terminal colours, and their JSON escapes."""
+
+_NOT_BARE: Final = r"\x00-\x20\x7f\"'`\\,;&|()\[\]{}<>"
+"""What a value without quotes does not contain, as the inside of a class."""
+
+_NAME: Final = rf"(?i:{_names.WORDS}|_auth){_names.TAIL}"
+_NAME_END: Final = rf"(?:\\*[\"'])?\]?{_BLANKS}"
+
+_VALUE_PROBES: Final = (
+    # In quotes.
+    r"(?i:[bfru]{0,2})\\*[\"'`]",
+    # Bare, and not just a word: prose and code follow separators too.
+    rf"[^{_NOT_BARE}]*(?:[0-9!@#$%^*+/~=]|\\+u[0-9a-f])",
+    rf"[^{_NOT_BARE}]{{16}}",
+    rf"(?i:{'|'.join(sorted(_headers.SCHEMES))})",
+    # An annotation before the value.
+    r"[A-Za-z_][A-Za-z0-9_.\[\], |\t\\]*[ t\t]=[ \t\\]",
+)
 
 _NAME_PROBES: Final = (
-    rf"(?i:{_names.WORDS}|_auth){_names.TAIL}{_ESCAPED_BLANKS}(?:{_assignments.SEPARATOR_PROBE}|[\"']\s*[,}}\]])",
+    rf"{_NAME}{_NAME_END}{_assignments.SEPARATOR_PROBE}[=>]*{_BLANKS}(?:{'|'.join(_VALUE_PROBES)})",
+    # Bare, directly behind the separator: any value.
+    rf"{_NAME}{_NAME_END}(?:=|%3[Dd]|\\+u003[Dd])(?:[^\x00-\x20\x7f\"'`\\;]|\\+u)",
+    # A key of a container; a name at the end of a string, whose value is the next one or stands under "value".
+    rf"{_NAME}\\*\"[ \t]*(?::[ \t]*[\[{{]|[,}}\]]|(?:\s|\\+[nrt])*[}}\]])",
 )
-"""A sensitive name before a separator, or at the end of a string in a list or of a `"name"` whose `"value"` follows."""
+"""A sensitive name, and behind it what may be a value. Each part tolerates the escapes JSON puts there."""
 
-_ARGUMENT_PROBES: Final = (r"\"-{1,2}(?:u|p|a|H|user|proxy-user)\\*\"\s*,", _commands.PASSWORD_PROBE)
+_ARGUMENT_PROBES: Final = (
+    r"\"-{1,2}(?:u|user|proxy-user)\\*\",\s*\\*\"[^\"]*:",
+    r"\"-p[A-Za-z0-9!@#$%^&*+_~-]{8}",
+    _commands.PASSWORD_PROBE,
+)
 """Options whose value is the next item of a list."""
 
 

@@ -272,14 +272,21 @@ def _argument(item: str, command: str, redact: RedactText) -> str:
             return redact(assignment[1]) + _argument(assignment[3], command, redact)
     if item.startswith("-H") and ":" in item:
         return "-H" + _header_line(item[2:], redact)
-    if item.startswith("-p") and len(item) > 2 and takes_password("-p", command, attached=True):
-        return "-p" + _masked(item[2:], "assignment")
+    if item.startswith("-p") and len(item) > 2:
+        if takes_password("-p", command, attached=True) or _attached_password().match(item):
+            return "-p" + _masked(item[2:], "assignment")
     return redact(item)
 
 
 @lru_cache(maxsize=1)
 def _assignment() -> re.Pattern[str]:
     return re.compile(r"((?:--?)?(?P<name>[A-Za-z_][\w.-]*+)=)(.*)", re.ASCII | re.DOTALL)
+
+
+@lru_cache(maxsize=1)
+def _attached_password() -> re.Pattern[str]:
+    # Whatever the program: letters and digits mixed are neither a port nor a word such as `-pthread`.
+    return re.compile(r"-p(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9!@#$%^&*+_~-]{8,}\Z")
 
 
 def _option_kind(name: str) -> str:
@@ -306,7 +313,7 @@ def _header_line(line: str, redact: RedactText) -> str:
 
 def _user(value: str, redact: RedactText) -> str:
     user, colon, password = value.partition(":")
-    if not colon or "://" in value or password.startswith(TOKEN_START):
+    if not colon or "://" in value or '"' in user or password.startswith(TOKEN_START):
         return redact(value)
     return f"{redact(user)}:{_masked(password, 'assignment')}"
 

@@ -104,7 +104,7 @@ SHAPES: Final = (
         "discord",
         r"[MNO][A-Za-z0-9_-]{23,27}\.",
         r"[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}",
-        probe=r"\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27}",
+        probe=r"[MNO][A-Za-z0-9_-]{23,}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27}",
         needle=".",
         partial=False,
     ),

@@ -19,7 +19,12 @@ class Span(NamedTuple):
     end: int
 
 
+_MARKS: Final = frozenset("\"'`")
 _QUOTE_STARTS: Final = frozenset("\\\"'`bfruBFRU")
+
+
+_ENDERS: Final = frozenset('\\"\r\n')
+_SHORT_VALUE: Final = 256
 
 
 @lru_cache(maxsize=1)
@@ -65,14 +70,16 @@ def quoted_value(text: str, at: int, *, after_bare_name: bool) -> Span | None:
     Behind a name without quotes, a quote that is followed by what follows strings is the *closing* quote of a string
     that ends in `NAME=`; the value is empty then.
     """
-    if text[at : at + 1] not in _QUOTE_STARTS:
+    mark, slashes, start = text[at : at + 1], 0, at + 1
+    if mark not in _QUOTE_STARTS:
         return None
-    opening = _opening().match(text, at)
-    if opening is None:
-        return None
-    start, mark, slashes = opening.end(), opening["mark"], len(opening["slashes"])
-    if len(mark) == 3 and slashes:
-        mark, start = mark[0], start - 2
+    if mark not in _MARKS or text.startswith(mark * 3, at):
+        opening = _opening().match(text, at)
+        if opening is None:
+            return None
+        start, mark, slashes = opening.end(), opening["mark"], len(opening["slashes"])
+        if len(mark) == 3 and slashes:
+            mark, start = mark[0], start - 2
     if len(mark) == 3:
         end = _triple_end(mark).search(text, start)
         return Span(start, end.start() if end else len(text))
@@ -83,6 +90,10 @@ def quoted_value(text: str, at: int, *, after_bare_name: bool) -> Span | None:
 
 def closing_quote(text: str, start: int, mark: str, slashes: int) -> int:
     """Return where the value ends that was opened by `mark` behind so many backslashes."""
+    if not slashes:
+        end = text.find(mark, start, start + _SHORT_VALUE)
+        if end >= 0 and _ENDERS.isdisjoint(text[start:end]):
+            return end  # the common case
     for found in _quote_or_break().finditer(text, start):
         level = len(found[1]) % (2 * slashes + 2)
         if found[2] == mark and level == slashes:

@@ -38,6 +38,8 @@ MAX_EVENTS: Final = 20_000
 """Events kept for spans that have not ended; the oldest are left out of their span then, and stay in the journal."""
 ENVELOPE_BYTES: Final = 16 * 1024
 """Room in a request for resource and scope."""
+SMALLEST_BYTES: Final = 16 * 1024
+"""A span is not cut below this: a peer that refuses less refuses something else."""
 INTERNAL_EVENTS: Final = frozenset({names.EVENT_STARTED, names.EVENT_SEALED, names.EVENT_LOST, names.EVENT_RECOVERED})
 """Events about the journal itself: of no interest to a destination."""
 
@@ -50,7 +52,6 @@ class Item:
     events: tuple[Event, ...]
     message: "SpanMessage"
     size: int
-    is_cut: bool = False
 
 
 @dataclass(slots=True)
@@ -165,12 +166,19 @@ class Outbox:
             attributes.update(self._trace)
         return attributes
 
-    def shorten(self, item: Item) -> None:
-        """Cut an item's attributes so that it fits a request; the whole values stay in the journal."""
-        room = self.destination.limit_bytes // 2 - ENVELOPE_BYTES
+    def shorten(self, item: Item) -> bool:
+        """Cut an item's attributes to half its size or the limit; the whole values stay in the journal.
+
+        Returns:
+            False when there is nothing left to cut: the span is small, or large by other things than texts.
+        """
+        before = item.size
+        room = min(self.destination.limit_bytes - ENVELOPE_BYTES, before) // 2
+        if room < SMALLEST_BYTES:
+            return False
         item.message = message(item.span, cut(self._attributes(item.span), room), item.events[:MAX_SPANS])
         item.size = item.message.ByteSize() + 8
-        item.is_cut = True
+        return item.size < before
 
     def waiting(self) -> int:
         """Count the spans that are in the journal and neither acknowledged nor refused."""

@@ -61,8 +61,7 @@ def deliver_batch(outbox: Outbox, deadline: float) -> Answer:
         elif len(items) > 1:
             half = len(items) // 2
             todo += [items[half:], items[:half]]
-        elif answer.result == "too_large" and not items[0].is_cut:
-            outbox.shorten(items[0])
+        elif answer.result == "too_large" and outbox.shorten(items[0]):
             todo.append(items)
         else:
             outbox.set_aside(items[0], answer.reason)

@@ -314,6 +314,7 @@ def test_files_are_merged_by_time_and_each_keeps_its_own_order(tmp_path: Path) -
     assert ids(list(merged(tmp_path))) == [f"{n:016x}" for n in (5, 1, 2, 3, 6, 7, 4)]
 
 
+@pytest.mark.case("C-045")
 def test_a_span_that_comes_twice_is_read_once_and_counted(tmp_path: Path) -> None:
     owner, _ = small_run(tmp_path)
     copy = owner.path.with_name(f"z{owner.path.name}")

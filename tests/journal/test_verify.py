@@ -73,6 +73,7 @@ def edited(data: bytes, at: int, edit: str) -> tuple[int, bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.contract("EP-020")
 def test_every_change_of_a_single_byte_is_named_by_file_and_place(tmp_path: Path) -> None:
     owner, child = File(tmp_path / "journal", a="b"), File(tmp_path / "journal", CHILD, a="b")
     owner.add(started("00000000000000a1", kind="run", name="r"))
@@ -114,6 +115,7 @@ def rewrite(file: File, lines: list[bytes]) -> None:
     file.path.write_bytes(b"".join(part + b"\n" for part in lines))
 
 
+@pytest.mark.contract("EP-020")
 def test_every_removed_line_is_named(tmp_path: Path) -> None:
     for file in small_run(tmp_path):
         whole = lines_of(file)
@@ -124,6 +126,7 @@ def test_every_removed_line_is_named(tmp_path: Path) -> None:
         rewrite(file, whole)
 
 
+@pytest.mark.contract("EP-020")
 def test_every_repeated_line_is_named_as_foreign(tmp_path: Path) -> None:
     for file in small_run(tmp_path):
         whole = lines_of(file)
@@ -164,6 +167,7 @@ def test_a_line_that_the_chain_leaves_out_is_named_exactly(tmp_path: Path) -> No
     assert (finding.offset, finding.length) == (sum(len(part) + 1 for part in whole[:3]), len(strange) + 1)
 
 
+@pytest.mark.contract("EP-020")
 def test_an_edited_line_is_named_exactly_and_once(tmp_path: Path) -> None:
     owner, _ = small_run(tmp_path)
     whole = lines_of(owner)
@@ -191,6 +195,7 @@ def test_nul_bytes_and_a_broken_line_in_the_middle_fail_verification(tmp_path: P
     ]
 
 
+@pytest.mark.contract("EP-020")
 def test_a_removed_file_is_named(tmp_path: Path) -> None:
     _, child = small_run(tmp_path)
     child.path.unlink()
@@ -223,6 +228,7 @@ def test_lines_written_after_the_seal_are_named(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.contract("EP-020")
 def test_a_file_cut_at_any_line_is_truncated_from_there(tmp_path: Path) -> None:
     _, child = small_run(tmp_path)
     data = child.path.read_bytes()

@@ -30,9 +30,7 @@ def test_redacting_twice_is_redacting_once(text: str) -> None:
 
     assert redact(once) == once
     assert once != "(REDACTED-engine-failure)"
-    assert all(
-        TOKEN.match(once, at) for at in range(len(once)) if once.startswith("(REDACTED-", at) and once[at:] not in text
-    )
+    assert len(TOKEN.findall(once)) >= once.count("(REDACTED-") - text.count("(REDACTED-")
 
 
 @given(text=texts().filter(lambda text: "PRIVATE" not in text and "Private" not in text))

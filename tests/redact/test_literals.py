@@ -123,3 +123,11 @@ def test_literals_with_lone_surrogates_and_line_ends_can_be_registered() -> None
     redactor = knowing("abc\udc80defgh")
 
     assert redactor.redact("x abc\udc80defgh") == f"x {L}"
+
+
+def test_more_literals_than_the_automaton_can_hold_are_still_found() -> None:
+    redactor = knowing("".join(f"{number:x}-" for number in range(400_000)), "open-sesame-1")
+
+    assert redactor.suspects(b"anything")
+    assert redactor.redact("x open-sesame-1") == f"x {L}"
+    assert redactor.redact("anything") == "anything"

@@ -272,9 +272,9 @@ def _argument(item: str, command: str, redact: RedactText) -> str:
             return redact(assignment[1]) + _argument(assignment[3], command, redact)
     if item.startswith("-H") and ":" in item:
         return "-H" + _header_line(item[2:], redact)
-    if item.startswith("-p") and len(item) > 2:
-        if takes_password("-p", command, attached=True) or _attached_password().match(item):
-            return "-p" + _masked(item[2:], "assignment")
+    takes = takes_password("-p", command, attached=True) or _attached_password().match(item) is not None
+    if item.startswith("-p") and len(item) > 2 and takes:
+        return "-p" + _masked(item[2:], "assignment")
     return redact(item)
 
 

@@ -8,7 +8,6 @@ import inspect
 import logging
 import sys
 import tempfile
-import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 import spanfold
-from spanfold.journal import content
 from tests.instrument.reading import Lost, program, span, spans, tree
 
 Step = tuple[Any, ...]
@@ -286,7 +284,7 @@ def test_tasks_started_together_are_siblings_whatever_becomes_of_them(where: Pat
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(results[n]) for n in (20, 30, 31)] == [ValueError, asyncio.CancelledError, int]
         else:
-            with pytest.raises(ExceptionGroup) as group:
+            with pytest.raises(ExceptionGroup) as group:  # noqa: PT012 - the group is what the block raises
                 async with asyncio.TaskGroup() as started:
                     for number in range(50):
                         started.create_task(work(number))

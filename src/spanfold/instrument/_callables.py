@@ -4,6 +4,8 @@ None of these binds when it stands in a class, so the traced twin must not
 either, and everything about them but the call stays their own.
 """
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +48,14 @@ def traced_object(target: Any, wrapper: Any, rebuild: Callable[[Any], Any]) -> A
         wrapper: The traced function that calls it.
         rebuild: Makes the twin of an object again, when a twin is copied or unpickled.
     """
+    if inspect.ismethod(called := getattr(target, "__call__", None)):  # noqa: B004 - an object's
+        functools.update_wrapper(wrapper, called)
     # A class of its own whose `__call__` is the traced function: `inspect` sees there what it sees on the object.
-    kind = type(type(target).__name__, (TracedObject,), {"__slots__": (), "__call__": staticmethod(wrapper)})
+    own: dict[str, Any] = {name: _passed_on(name) for name in ("__doc__", "__module__")}
+    kind = type(type(target).__name__, (TracedObject,), {**own, "__slots__": (), "__call__": staticmethod(wrapper)})
     return kind(target, rebuild)
+
+
+def _passed_on(name: str) -> property:
+    """Return an attribute that every class has, read from the object instead."""
+    return property(lambda self: getattr(self.__wrapped__, name))

@@ -143,6 +143,7 @@ def _decorate_callable(target: Any, plan: _Plan) -> Any:
         wrapper = _function(target, call)
     if isinstance(target, types.MethodType) or not hasattr(kind, "__get__"):
         return traced_object(target, wrapper, functools.partial(_decorate_again, plan))
+    wrapper.__annotations__ = getattr(target, "__annotations__", {})
     for attribute in _C_METHODS.get(kind, ()):
         setattr(wrapper, attribute, getattr(target, attribute))
     call.wrapper = weakref.ref(wrapper)

@@ -49,6 +49,8 @@ class ListedRun:
     trace_id: str | None
     host: str | None
     pid: int | None
+    is_sealed: bool
+    """Whether the journal is sealed; one that ended badly may need `recover_run`."""
     lost_records: int
     """Records that could not be written, as the recorder itself said later."""
     problem: str
@@ -105,7 +107,7 @@ def _look_at(run_dir: Path) -> ListedRun:
         return _of_overview(show_run(run_dir))
     except (SpanfoldError, OSError) as error:
         return ListedRun(
-            run_dir, None, "unreadable", "unknown", None, None, None, None, None, None, None, 0, str(error)
+            run_dir, None, "unreadable", "unknown", None, None, None, None, None, None, None, False, 0, str(error)
         )
 
 
@@ -159,6 +161,7 @@ def _of_overview(run: RunOverview) -> ListedRun:
         trace_id=run.trace_id,
         host=_text(run.facts.get("host")),
         pid=pid if type(pid) is int else None,
+        is_sealed=run.is_sealed,
         lost_records=run.lost_records,
         problem="",
     )
@@ -180,6 +183,7 @@ def _listed(run_dir: Path, document: Mapping[str, Any], *, writer: Presence, rec
         trace_id=_text(document.get("otel_trace_id")),
         host=_text(document.get("host")),
         pid=pid if type(pid) is int else None,
+        is_sealed=isinstance(document.get("seal"), dict),
         lost_records=lost if type(lost) is int else 0,
         problem="" if status in get_args(Status) else "run.json tells no status that is known here",
     )

@@ -27,6 +27,8 @@ class StageWork:
     ended: int = 0
     """How often it ended; a stage may be entered several times in a cycle."""
     failed: int = 0
+    interrupted: int = 0
+    """How many of the failed ones `recover_run` ended, because their process had died."""
     open: int = 0
     """How often it was started and has not ended."""
     seconds: float = 0.0

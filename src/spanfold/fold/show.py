@@ -145,7 +145,8 @@ class _Gathering:
             work.open -= was_open
             work.ended += 1
             work.failed += failed
-            work.seconds += entry.seconds
+            work.interrupted += failed and entry.attributes.get(names.ERROR_TYPE) == "interrupted"
+            work.seconds = round(work.seconds + entry.seconds, 6)
             work.start = work.start or entry.start
         elif entry.kind in self.calls and not entry.wrapped:
             self._call(entry, span)
@@ -168,7 +169,7 @@ class _Gathering:
         call = self.calls[entry.kind].setdefault(key, CallWork(*key))
         call.calls += 1
         call.failed += span.status_code == 2
-        call.seconds += entry.seconds
+        call.seconds = round(call.seconds + entry.seconds, 6)
         for token, count in entry.usage.items():
             call.usage[token] = call.usage.get(token, 0) + count
 

@@ -1,0 +1,306 @@
+"""Look at settings, packages, destinations and runs for `doctor`. Nothing is changed, and nothing is sent anywhere."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from spanfold.deliver import Destination, destinations
+from spanfold.errors import SettingsError
+from spanfold.fold import ListedRun, list_runs
+from spanfold.instrument import version
+from spanfold.settings import Settings, resolve
+
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "langfuse": ("langfuse",),
+    "figures": ("numpy", "matplotlib"),
+    "timings": ("duckdb",),
+    "clickhouse": ("clickhouse-connect",),
+    "demo": ("numpy", "matplotlib", "scikit-learn", "threadpoolctl"),
+}
+"""Extra -> its distributions, as in pyproject.toml."""
+
+LOW_BYTES: Final = 100_000_000
+"""With less free space than this something is wrong."""
+
+VARIABLES: Final[Mapping[str, str]] = {
+    "run_dir": "SPANFOLD_RUN_DIR",
+    "otlp": "SPANFOLD_OTLP",
+    "langfuse": "SPANFOLD_LANGFUSE",
+    "redact": "SPANFOLD_REDACT",
+    "durability": "SPANFOLD_DURABILITY",
+    "content": "SPANFOLD_CONTENT",
+    "provider": "SPANFOLD_PROVIDER",
+    "enabled": "SPANFOLD_DISABLED",
+}
+"""Field of `Settings` -> its environment variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a program that gives no arguments to `configure()`."""
+
+    name: str
+    value: str
+    source: str
+    """The variable, or `default`."""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """One extra of the package."""
+
+    name: str
+    installed: Mapping[str, str]
+    """Distribution -> version."""
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """One destination."""
+
+    label: str
+    """Name and address, without credentials."""
+    state: Literal["off", "not configured", "unusable", "reachable", "unreachable"]
+    told: str
+    """The state in words."""
+    milliseconds: float | None = None
+    """How long it took to connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where run directories go, and what is there."""
+
+    path: Path
+    exists: bool
+    writable: bool
+    free_bytes: int | None
+    n_runs: int
+    n_interrupted: int
+    """Runs whose process died and that nobody recovered."""
+    lost_records: int
+    """Records of these runs that could not be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What `examine` found."""
+
+    spanfold_version: str
+    opentelemetry_version: str
+    settings: tuple[Setting, ...]
+    provider: str
+    """What becomes of the program's OpenTelemetry provider."""
+    extras: tuple[Extra, ...]
+    destinations: tuple[Reach, ...]
+    folder: Folder
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def examine(environ: Mapping[str, str], folder: Path, *, timeout_s: float) -> Examination:
+    """Look at everything.
+
+    Args:
+        environ: The environment a program would be started with.
+        folder: Where run directories go.
+        timeout_s: How long to wait for each destination.
+    """
+    settings = _settings(environ)
+    problems = [setting.problem for setting in settings if setting.problem]
+    resolved = _resolved(environ)
+    reached = _destinations(resolved, environ, timeout_s)
+    problems += [f"{reach.label}: {reach.told}" for reach in reached if reach.state in ("unreachable", "unusable")]
+    runs = list_runs(folder) if folder.is_dir() else []
+    place = _folder(folder, runs)
+    notes, more = _judge_folder(place, runs)
+    if not resolved.enabled:
+        notes.insert(0, "Recording is switched off (SPANFOLD_DISABLED or OTEL_SDK_DISABLED).")
+    return Examination(
+        spanfold_version=version(),
+        opentelemetry_version=_version("opentelemetry-api") or "(unknown)",
+        settings=settings,
+        provider=_provider(resolved, environ),
+        extras=tuple(_extra(name, packages) for name, packages in EXTRAS.items()),
+        destinations=reached,
+        folder=place,
+        notes=tuple(notes),
+        problems=(*problems, *more),
+    )
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def _settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
+    return tuple(_setting(name, variable, environ) for name, variable in VARIABLES.items())
+
+
+def _setting(name: str, variable: str, environ: Mapping[str, str]) -> Setting:
+    given = {variable: environ[variable]} if environ.get(variable) else {}
+    source = variable if given else "default"
+    if name == "enabled" and environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        given["OTEL_SDK_DISABLED"], source = "true", "OTEL_SDK_DISABLED"
+    try:
+        value: Any = getattr(resolve(given), name)
+    except SettingsError as error:
+        return Setting(
+            name, "cannot be used", source, f"{error} Programs that do not call configure() use the default."
+        )
+    if name == "run_dir" and value is None:
+        return Setting(name, "runs", source)
+    return Setting(name, {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value), source)
+
+
+def _resolved(environ: Mapping[str, str]) -> Settings:
+    """Return the settings, without the variables that cannot be used."""
+    bad = {VARIABLES[setting.name] for setting in _settings(environ) if setting.problem}
+    return resolve({key: value for key, value in environ.items() if key not in bad})
+
+
+def _provider(settings: Settings, environ: Mapping[str, str]) -> str:
+    choice = settings.provider
+    told = {
+        "auto": "a program's OpenTelemetry SDK provider is joined when it has one; otherwise spanfold records by itself",
+        "own": "a program's OpenTelemetry provider is ignored",
+        "global": "installed for other instrumentors in programs that have none of their own",
+    }.get(choice, f"{choice}")
+    configured = environ.get("OTEL_PYTHON_TRACER_PROVIDER")
+    return f"{told} (OTEL_PYTHON_TRACER_PROVIDER names one)" if configured else told
+
+
+# --- packages ----------------------------------------------------------------------------------------------------
+
+
+def _extra(name: str, packages: tuple[str, ...]) -> Extra:
+    versions = {package: _version(package) for package in packages}
+    return Extra(
+        name,
+        {package: found for package, found in versions.items() if found},
+        tuple(package for package, found in versions.items() if not found),
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+# --- destinations ------------------------------------------------------------------------------------------------
+
+
+def _destinations(settings: Settings, environ: Mapping[str, str], timeout_s: float) -> tuple[Reach, ...]:
+    return tuple(_reach(name, settings, environ, timeout_s) for name in ("otlp", "langfuse"))
+
+
+def _reach(
+    name: Literal["otlp", "langfuse"], settings: Settings, environ: Mapping[str, str], timeout_s: float
+) -> Reach:
+    wanted = settings.otlp if name == "otlp" else settings.langfuse
+    if wanted is False:
+        return Reach(name, "off", f"off ({VARIABLES[name]})")
+    alone = Settings(otlp=wanted if name == "otlp" else False, langfuse=wanted if name == "langfuse" else False)
+    try:
+        found = destinations(alone, environ)
+    except SettingsError as error:
+        return Reach(name, "unusable", str(error))
+    if not found:
+        return Reach(name, "not configured", f"not configured ({_NAMED_BY[name]})")
+    return _connect(found[0], timeout_s)
+
+
+_NAMED_BY: Final = {
+    "otlp": "OTEL_EXPORTER_OTLP_ENDPOINT names a collector",
+    "langfuse": "LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name a server",
+}
+
+
+def _connect(destination: Destination, timeout_s: float) -> Reach:
+    """Open a TCP connection and close it; not a byte is sent."""
+    parts = urlsplit(destination.url)
+    port = parts.port or (4317 if destination.protocol == "grpc" else 443 if parts.scheme == "https" else 80)
+    outcome: list[str | float] = []
+
+    def attempt() -> None:
+        begun = time.monotonic()
+        try:
+            socket.create_connection((parts.hostname or "", port), timeout=timeout_s).close()
+        except OSError as error:
+            outcome.append(error.strerror or type(error).__name__)
+        else:
+            outcome.append(round((time.monotonic() - begun) * 1000, 1))
+
+    # In a thread: a name server that does not answer keeps no timeout.
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(timeout_s + 0.5)
+    found = outcome[0] if outcome else f"no answer in {timeout_s:g} s"
+    if isinstance(found, float):
+        return Reach(destination.label, "reachable", f"reachable, port {port} in {found:g} ms", found)
+    waits = "What is recorded meanwhile waits in the journal."
+    return Reach(destination.label, "unreachable", f"unreachable, port {port}: {found}. {waits}")
+
+
+# --- runs --------------------------------------------------------------------------------------------------------
+
+
+def _folder(path: Path, runs: list[ListedRun]) -> Folder:
+    there = path.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        stats = os.statvfs(there)
+        free: int | None = stats.f_bavail * stats.f_frsize
+    except OSError:
+        free = None
+    return Folder(
+        path=path,
+        exists=path.is_dir(),
+        writable=there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        free_bytes=free,
+        n_runs=len(runs),
+        n_interrupted=len(_left_over(runs)),
+        lost_records=sum(run.lost_records for run in runs),
+    )
+
+
+def _left_over(runs: list[ListedRun]) -> list[ListedRun]:
+    return [run for run in runs if run.status == "interrupted" and not run.is_sealed]
+
+
+def _judge_folder(folder: Folder, runs: list[ListedRun]) -> tuple[list[str], list[str]]:
+    """Return what is worth knowing about the runs, and what is wrong."""
+    notes: list[str] = []
+    problems: list[str] = []
+    if not folder.writable:
+        problems.append(
+            f"{folder.path}: expected a folder that can be written to, found none; runs would stay in memory."
+        )
+    if folder.free_bytes is not None and folder.free_bytes < LOW_BYTES:
+        problems.append(f"{folder.path}: expected at least 100 MB of free space, found {folder.free_bytes:,} bytes.")
+    problems += [
+        f"{run.run_dir}: lost {run.lost_records:,} records that could not be written."
+        for run in runs
+        if run.lost_records
+    ]
+    problems += [run.problem for run in runs if run.problem]
+    notes += [
+        f"{run.run_dir} was interrupted; `spanfold run recover {run.run_dir}` finishes it." for run in _left_over(runs)
+    ]
+    return notes, problems

@@ -1,0 +1,62 @@
+"""Find the run a user means."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from spanfold.cli._exits import NotFound
+from spanfold.settings import resolve
+
+LATEST: Final = "latest"
+_VARIABLE: Final = "SPANFOLD_RUN_DIR"
+
+
+def run_folder() -> Path:
+    """Return the folder that holds run directories: `SPANFOLD_RUN_DIR`, or `runs` here."""
+    # Only this variable: who looks at runs need not have settings that recording could use.
+    configured = resolve({_VARIABLE: os.environ.get(_VARIABLE, "")}).run_dir
+    return Path("runs") if configured is None else near(configured)
+
+
+def find_run(text: str) -> Path:
+    """Return the directory a run was named by.
+
+    Args:
+        text: A directory; else a name below the run folder; else `latest`.
+
+    Raises:
+        NotFound: There is no such directory, or no run at all.
+    """
+    given = Path(text)
+    if given.is_dir():
+        return given
+    folder = run_folder()
+    if not given.is_absolute() and (folder / given).is_dir():
+        return folder / given
+    if text == LATEST:
+        return _latest(folder)
+    found = "a file" if given.exists() else "nothing"
+    raise NotFound(
+        f"{text}: expected a run directory, found {found} there"
+        + ("" if given.is_absolute() else f" and none of that name in {folder}")
+        + ". `spanfold run list` shows what there is."
+    )
+
+
+def _latest(folder: Path) -> Path:
+    from spanfold.fold import list_runs
+
+    runs = list_runs(folder) if folder.is_dir() else []
+    if not runs:
+        raise NotFound(
+            f"{folder}: expected runs, found none. `spanfold demo` makes two; SPANFOLD_RUN_DIR names another folder."
+        )
+    return runs[0].run_dir
+
+
+def near(path: Path) -> Path:
+    """Return a path as seen from here, if it lies below."""
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path

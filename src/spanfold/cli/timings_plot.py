@@ -1,0 +1,74 @@
+"""`spanfold timings plot`: where the time of a run went."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from spanfold.cli._console import Console
+from spanfold.cli._exits import Exit, NotFound
+from spanfold.cli._text import size
+from spanfold.cli.timings_compare import find_side
+from spanfold.timings import (
+    TimingRead,
+    breakdown,
+    compare_plot,
+    read_timings,
+    render_breakdown,
+    render_waterfall_text,
+    waterfall,
+)
+
+SCHEMA: Final = "spanfold.timings_plot/1"
+PLAIN_WIDTH: Final = 100
+"""Columns of a drawing that goes to a file or another program."""
+
+
+def command(arguments: argparse.Namespace, console: Console) -> int:
+    """Draw one run, or two against each other."""
+    runs = [_one(text) for text in (arguments.run, arguments.against) if text is not None]
+    figure = None if arguments.output is None else _draw(runs, Path(arguments.output))
+    if console.as_json:
+        shares = [{"run": run, "shares": [share.to_dict() for share in breakdown(_read(run))]} for run in runs]
+        size_bytes = None if figure is None else figure.lstat().st_size
+        console.document(SCHEMA, {"figure": figure, "figure_size_bytes": size_bytes, "runs": shares})
+    elif figure is not None:
+        console.text(str(figure))
+    else:
+        for number, run in enumerate(runs):
+            if number:
+                console.line("")
+            print_run(run, console)
+    if figure is not None:
+        console.say(f"{size(figure.lstat().st_size)}: {'a waterfall of the run' if len(runs) == 1 else 'A against B'}.")
+    return Exit.DONE
+
+
+def print_run(run: Path, console: Console) -> None:
+    """Print the bars of a run over time, and its stages by their own time."""
+    read = _read(run)
+    console.text(render_waterfall_text(read, console.width or PLAIN_WIDTH))
+    console.line("")
+    console.text(render_breakdown(breakdown(read)))
+
+
+def _one(text: str) -> Path:
+    side = find_side(text)
+    if len(side) > 1:
+        raise NotFound(f"{text}: expected one run, found {len(side)} below it. Name one of them.")
+    return side[0]
+
+
+def _read(run: Path) -> TimingRead:
+    read = read_timings(run / "timings.jsonl" if run.is_dir() else run)
+    if read.missing or read.diagnostics:
+        raise NotFound(
+            f"{read.path}: expected timings that can be read, found none. `spanfold run fold {run}` makes them."
+        )
+    return read
+
+
+def _draw(runs: list[Path], target: Path) -> Path:
+    if len(runs) == 1:
+        return waterfall(runs[0], target)
+    compare_plot(runs[0], runs[1], target)
+    return target

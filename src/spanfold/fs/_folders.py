@@ -126,6 +126,8 @@ class Folder(ABC):
 class DescriptorFolder(Folder):
     """A directory held by its descriptor."""
 
+    _fd = -1  # an interrupt may come before the constructor has set it, and the finalizer still runs
+
     def __init__(self, fd: int, label: str) -> None:
         super().__init__(label)
         self._fd = fd

@@ -64,6 +64,9 @@ def writer_name() -> str:
 class OwnFile:
     """The file this process appends to. The owner holds a lock of its own around every call.
 
+    An exception may be raised between any two steps by a signal handler, so
+    each change of state is one assignment, the last step of what it is for.
+
     Args:
         folder: The journal folder; made when it is missing.
         durable: Flush new names to the device.
@@ -97,8 +100,8 @@ class OwnFile:
         """How far this file has come."""
         return Position(self.name, self.seq, self.head.decode(), self.size) if self.seq else Position("", 0, "", 0)
 
-    def ready(self, now: float) -> AppendHandle:
-        """Return the handle to append to: open, at its name, and ending where it was left.
+    def ready(self, now: float) -> "OwnFile":
+        """Return the file to append to: this one, open, at its name and ending where it was left, or its successor.
 
         Args:
             now: Monotonic seconds.
@@ -111,9 +114,9 @@ class OwnFile:
         if handle is not None and not self._is_ours(handle):
             # Closed behind our back (`os.closerange`). Its number may be another file's by now: never close that.
             self.handle = handle = None
-        handle = self._open() if handle is None else self._at_its_name(handle)
-        self.next_check = now + (_PATIENCE_S if self._is_astray else CHECK_INTERVAL_S)
-        return handle
+        file = self._opened() if handle is None else self._at_its_name(handle)
+        file.next_check = now + (_PATIENCE_S if file._is_astray else CHECK_INTERVAL_S)
+        return file
 
     def close(self) -> None:
         """Let the descriptor go; `ready` opens the file again."""
@@ -135,117 +138,142 @@ class OwnFile:
 
     def _is_ours(self, handle: AppendHandle) -> bool:
         try:
-            st = os.fstat(handle.fileno())
+            return _identity(os.fstat(handle.fileno())) == self._identity
         except (OSError, ValueError):
             return False
-        return (st.st_dev, st.st_ino) == self._identity
 
     # -- opening
 
-    def _open(self) -> AppendHandle:
-        root = SafeRoot(self.folder, create=True, durable=self._durable)
+    def _opened(self) -> "OwnFile":
+        root = self._root()
         if not self._writer:
-            return self._begin(root)
+            return self._successor(root)
         try:
-            if root.stat(self.name).st_size != self.size:
-                return self._begin(root)
-            return self._take(root.open_append(self.name))
+            handle = root.open_append(self.name) if root.stat(self.name).st_size == self.size else None
         except (FileNotFoundError, UnsafeEntryError):
-            return self._begin(root)
+            handle = None
+        if handle is None:
+            return self._successor(root)
+        self._take(handle)
+        return self
 
-    def _begin(self, root: SafeRoot) -> AppendHandle:
-        """Go on in a new file; the one before stays as it is."""
+    def _root(self) -> SafeRoot:
+        return SafeRoot(self.folder, create=True, durable=self._durable)
+
+    def _successor(self, root: SafeRoot) -> "OwnFile":
+        """Return a new file to go on in; this one stays as it is."""
         writer = writer_name()
-        handle = root.open_append(writer + SUFFIX)
-        self._leave()
-        self.seq = self.size = 0
-        self.head = genesis(writer).encode()
-        self._writer = writer
-        return self._take(handle)
+        after = OwnFile(self.folder, durable=self._durable)
+        after.head = genesis(writer).encode()
+        self._hand_over(after, writer, root.open_append(writer + SUFFIX))
+        return after
 
-    def _leave(self) -> None:
+    def _hand_over(self, after: "OwnFile", writer: str, handle: AppendHandle) -> None:
+        after._writer = writer
+        after._take(handle)
+        after.left, after.disturbed = self.left, self.disturbed
         if self.seq:
-            self.left[self.name] = self.position
-            self.disturbed += 1
+            after.left = {**self.left, self.name: self.position}
+            after.disturbed += 1
 
-    def _take(self, handle: AppendHandle) -> AppendHandle:
+    def _take(self, handle: AppendHandle) -> None:
         # A number that nobody gets by just opening a file: if the host closes all descriptors, the next file it opens
         # would otherwise have ours, and our lines would land in it.
         try:
             high = handle.duplicate(_HIGH_DESCRIPTOR)
         except OSError:
-            pass  # the process may not have that many
+            high = handle  # the process may not have that many
         else:
             handle.close()
-            handle = high
-        st = os.fstat(handle.fileno())
-        before, self.handle = self.handle, handle
-        if before is not None and self._is_ours(before):
+        before = self.handle if self.handle is not None and self._is_ours(self.handle) else None
+        self._identity = _identity(os.fstat(high.fileno()))
+        self.handle = high
+        if before is not None:
             before.close()
-        self._identity = (st.st_dev, st.st_ino)
-        return handle
 
     # -- finding it again
 
-    def _at_its_name(self, handle: AppendHandle) -> AppendHandle:
+    def _at_its_name(self, handle: AppendHandle) -> "OwnFile":
         st = os.fstat(handle.fileno())
         try:
             named = os.lstat(self.folder / self.name)
         except (FileNotFoundError, NotADirectoryError):
-            return self._restored(handle, st, is_taken=False)
+            named = None
         except OSError:
-            return handle  # the folder cannot be looked into any more; the descriptor is as good as before
-        if (named.st_dev, named.st_ino) != self._identity:
-            return self._restored(handle, st, is_taken=True)
-        if st.st_size != self.size:
-            return self._begin(SafeRoot(self.folder, durable=self._durable))
-        return handle
+            return self  # the folder cannot be looked into any more; the descriptor is as good as before
+        if named is None or _identity(named) != self._identity:
+            return self._restored(handle, st, is_taken=named is not None)
+        return self if st.st_size == self.size else self._successor(self._root())
 
-    def _restored(self, handle: AppendHandle, st: os.stat_result, *, is_taken: bool) -> AppendHandle:
+    def _restored(self, handle: AppendHandle, st: os.stat_result, *, is_taken: bool) -> "OwnFile":
         """Write what the descriptor still holds into the folder again."""
         self._is_astray = False
         try:
-            root = SafeRoot(self.folder, create=True, durable=self._durable)
+            root = self._root()
             if st.st_size != self.size or not self.size:
-                return self._begin(root)
-            if is_taken:
+                return self._successor(root)
+            if is_taken and not self._has_a_copy(handle, root):
                 return self._copied_under_new_name(handle, root)
-            root.create_exclusive(self.name, [FileSpan(handle.fileno(), 0, self.size)])
-            self.disturbed += 1
-            return self._take(root.open_append(self.name))
+            if not is_taken:
+                root.create_exclusive(self.name, [FileSpan(handle.fileno(), 0, self.size)])
+                self.disturbed += 1
+            self._take(root.open_append(self.name))
         except (OSError, SpanfoldError):
             if not st.st_nlink:
                 raise
-            self._is_astray = True
-            return handle  # it only lies elsewhere: better there than in memory
+            self._is_astray = True  # it only lies elsewhere: better there than in memory
+        return self
 
-    def _copied_under_new_name(self, handle: AppendHandle, root: SafeRoot) -> AppendHandle:
+    def _has_a_copy(self, handle: AppendHandle, root: SafeRoot) -> bool:
+        """Whether the file that has our name holds just what ours does, as a copy of it would."""
+        try:
+            with root.open_read(self.name) as file:
+                if os.fstat(file.fileno()).st_size != self.size:
+                    return False
+                return all(file.read(len(block)) == block for block in _blocks(handle.fileno(), self.size))
+        except UnsafeEntryError:
+            return False
+
+    def _copied_under_new_name(self, handle: AppendHandle, root: SafeRoot) -> "OwnFile":
         writer = writer_name()
+        after = OwnFile(self.folder, durable=self._durable)
         copy = _Rechained(handle.fileno(), self.size, writer)
-        root.create_exclusive(writer + SUFFIX, copy.pieces())
-        restored = root.open_append(writer + SUFFIX)
-        seq = self.seq
-        self._leave()
-        self.seq, self.size, self.head = seq, copy.size, copy.head
-        self._writer = writer
-        return self._take(restored)
+        try:
+            root.create_exclusive(writer + SUFFIX, copy.pieces())
+            after.seq, after.size, after.head = self.seq, copy.size, copy.head
+            self._hand_over(after, writer, root.open_append(writer + SUFFIX))
+        except BaseException:
+            try:
+                root.unlink(writer + SUFFIX)
+            except (OSError, SpanfoldError):
+                pass  # it was not there yet
+            raise
+        return after
+
+
+def _identity(st: os.stat_result) -> tuple[int, int]:
+    return st.st_dev, st.st_ino
+
+
+def _blocks(fd: int, size: int) -> Iterator[bytes]:
+    offset = 0
+    while offset < size and (block := os.pread(fd, min(_BLOCK, size - offset), offset)):
+        offset += len(block)
+        yield block
 
 
 class _Rechained:
     """The lines of a file with the chain of another writer."""
 
     def __init__(self, fd: int, size: int, writer: str) -> None:
-        self._fd = fd
-        self._left = size
+        self._blocks = _blocks(fd, size)
         self.size = 0
         self.head = genesis(writer).encode()
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the lines; `size` and `head` are right when they are exhausted."""
-        offset, tail = 0, b""
-        while self._left > 0 and (block := os.pread(self._fd, min(_BLOCK, self._left), offset)):
-            offset += len(block)
-            self._left -= len(block)
+        tail = b""
+        for block in self._blocks:
             *lines, tail = (tail + block).split(b"\n")
             for line in lines:
                 yield self._line(line + b"\n")

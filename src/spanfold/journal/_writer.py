@@ -30,7 +30,6 @@ import orjson
 
 from spanfold import names
 from spanfold.errors import JournalSealed, SpanfoldError
-from spanfold.fs import AppendHandle
 from spanfold.journal import _descriptors
 from spanfold.journal._encode import Encoder
 from spanfold.journal._frames import Frame, Frames
@@ -51,7 +50,6 @@ WARNING_INTERVAL_S: Final = 60.0
 
 _monotonic = time.monotonic
 _sha256 = hashlib.sha256
-_MIDDLE: Final = MIDDLE
 # ValueError is what a handle says that was closed behind our back.
 _REFUSALS: Final = (OSError, SpanfoldError, ValueError)
 
@@ -123,8 +121,10 @@ class Journal:
         self._unreported = 0
         self._next_try = 0.0
         self._next_warning = 0.0
-        self._warnings: list[tuple[str, str]] = []
         self._synced = ("", 0)
+        self._sealing: _Item | None = None
+        self._errands: deque[Callable[[], object]] = deque()
+        """What is to be done when the lock is free: log handlers of the host and other journals have locks of their own."""
 
     # -- writing
 
@@ -192,8 +192,8 @@ class Journal:
             if self._busy or self._waiting or self._in_flight is not None or self._sealed:
                 self._append_behind(item)
             else:
-                self._busy = True
                 try:
+                    self._busy = True
                     self._write(item)
                 except BaseException as error:
                     if not self._postponed(item, error):
@@ -204,19 +204,27 @@ class Journal:
                     self._busy = False
                 if self._waiting:  # a signal handler or finalizer recorded meanwhile, or the disk refused
                     self._drain()
-        if self._warnings and not self._busy:
-            self._warn()
+        if self._errands and not self._busy:
+            self._run_errands()
+
+    def _run_errands(self) -> None:
+        while self._errands:
+            try:
+                self._errands.popleft()()
+            except Exception:
+                return  # another thread was quicker, or a log handler of the host is broken
 
     def _write(self, item: _Item) -> None:
         """Write one line. The caller sets `_in_flight` back when it has taken note of that."""
         file = self._file
-        handle = file.handle
         now = _monotonic()
-        if handle is None or now >= file.next_check:
-            handle = self._ready(now)
+        if file.handle is None or now >= file.next_check:
+            file = self._ready(now)
+        handle = file.handle
+        assert handle is not None
         body, frame = item
         seq = file.seq + 1
-        line = b"".join((frame.head, b"%d" % seq, _MIDDLE, file.head, frame.opening, body, frame.tail))
+        line = b"".join((frame.head, b"%d" % seq, MIDDLE, file.head, frame.opening, body, frame.tail))
         size = file.size + len(line)
         self._in_flight = (item, line, seq, size)
         handle.add(line)
@@ -224,13 +232,16 @@ class Journal:
         file.seq = seq
         file.size = size
 
-    def _ready(self, now: float) -> AppendHandle:
-        was_open = self._file.handle is not None
-        handle = self._file.ready(now)
+    def _ready(self, now: float) -> OwnFile:
+        before = self._file
+        was_open = before.handle is not None
+        self._file = file = before.ready(now)
+        if file is not before:
+            before.close()
         if not was_open:
-            _descriptors.opened(self)
-        self.stats.restored = self._file.disturbed
-        return handle
+            self._errands.append(lambda: _descriptors.opened(self))
+        self.stats.restored = file.disturbed
+        return file
 
     # -- what could not be written at once
 
@@ -261,8 +272,8 @@ class Journal:
         """Write what waits, oldest first, as far as the disk takes it."""
         if not force and _monotonic() < self._next_try:
             return
-        self._busy = True
         try:
+            self._busy = True
             if self._in_flight is not None:
                 self._settle()
             while self._waiting or self._unreported:
@@ -293,21 +304,20 @@ class Journal:
         self._waiting.popleft()
         self._in_flight = None
 
-    def _settle(self, *, again: bool = True) -> bool:
+    def _settle(self) -> None:
         """Find out whether an append that was cut short is in the file; take note of it, or see to it that it is repeated."""
         assert self._in_flight is not None
         item, line, seq, size = self._in_flight
         first = self._waiting[0] if self._waiting else None
-        is_there = self._file.has(line, size - len(line))
-        if is_there:
+        if self._file.has(line, size - len(line)):
             self._file.head = _sha256(line).hexdigest().encode()
             self._file.seq, self._file.size = seq, size
+            self._sealed = item is self._sealing
             if first is item:
                 self._waiting.popleft()
-        elif again and first is not item:
+        elif first is not item and item is not self._sealing:  # a later seal says where the files end then
             self._waiting.appendleft(item)
         self._in_flight = None
-        return is_there
 
     def _refused(self, error: BaseException) -> None:
         now = _monotonic()
@@ -322,19 +332,10 @@ class Journal:
         )
 
     def _complain(self, now: float, error: BaseException, text: str) -> None:
-        self.stats.problem = describe(error)
+        self.stats.problem = problem = describe(error)
         if now >= self._next_warning:
             self._next_warning = now + WARNING_INTERVAL_S
-            self._warnings.append((f"%s: the journal {text}", self.stats.problem))
-
-    def _warn(self) -> None:
-        """Log what there is to say. Never inside the lock: a handler of the host may record, in any thread."""
-        while self._warnings:
-            try:
-                text, problem = self._warnings.pop(0)
-                log.warning(text, self.folder, problem)
-            except Exception:
-                return
+            self._errands.append(lambda: log.warning(f"%s: the journal {text}", self.folder, problem))
 
     def _own_event(self, name: str, attributes: dict[str, Any]) -> _Item:
         body, _ = self.encoder.event(
@@ -385,8 +386,8 @@ class Journal:
             complete = not self._waiting
         if self._durable:
             complete = self._flushed() and complete
-        if self._warnings and not self._busy:
-            self._warn()
+        if self._errands and not self._busy:
+            self._run_errands()
         return complete
 
     def _flushed(self) -> bool:
@@ -401,7 +402,9 @@ class Journal:
                     if not size:
                         return True
                     # A descriptor of its own: this one may be closed or taken from us while the device is busy.
-                    handle = (self._file.handle or self._ready(_monotonic())).duplicate()
+                    file = self._file if self._file.handle is not None else self._ready(_monotonic())
+                    assert file.handle is not None
+                    handle = file.handle.duplicate()
                 with handle:
                     handle.sync()
             except _REFUSALS as error:
@@ -423,46 +426,37 @@ class Journal:
             Whether the journal is sealed. Not while records are held in memory: try again later.
         """
         with self._lock:
-            if self._sealed or self._busy:
-                return self._sealed
-            self._drain(force=True)
-            if not self._waiting:
-                self._write_seal({**heads, **self.heads()})
-        if self._warnings:
-            self._warn()
+            if not self._busy:
+                self._drain(force=True)
+                if not self._sealed and not self._waiting:
+                    self._write_seal({**heads, **self.heads()})
+                if self._sealed:
+                    self.stats.lost += len(self._waiting)  # what a finalizer recorded in the middle of this
+                    self._waiting.clear()
+        if self._errands and not self._busy:
+            self._run_errands()
         return self._sealed
 
     def _write_seal(self, heads: Mapping[str, Any]) -> None:
         text = orjson.dumps(heads, option=orjson.OPT_SORT_KEYS).decode()
-        item = self._own_event(names.EVENT_SEALED, {"spanfold.heads": JsonText(text)})
-        self._busy = True
+        self._sealing = item = self._own_event(names.EVENT_SEALED, {"spanfold.heads": JsonText(text)})
         try:
-            try:
-                self._write(item)
-            finally:
-                # A seal that was not written is not kept: a later one says where the files end then.
-                if self._in_flight is not None:
-                    self._sealed = self._settle(again=False)
+            self._busy = True
+            self._write(item)
         except _REFUSALS as error:
-            self._in_flight = None
             self._refused(error)
+        else:
+            self._sealed, self._in_flight = True, None
         finally:
             self._busy = False
-            if self._sealed:
-                self.stats.lost += len(self._waiting)  # what a finalizer recorded in the middle of this
-                self._waiting.clear()
 
     def release(self) -> bool:
-        """Close the descriptor until the next record; False when the journal is in use just now."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
+        """Close the descriptor until the next record; False when the journal is in the middle of one."""
+        with self._lock:
             if self._busy or self._in_flight is not None:
                 return False
             self._file.close()
             return True
-        finally:
-            self._lock.release()
 
     def close(self) -> None:
         """Sync and close the file. A later record opens it again."""

@@ -92,6 +92,7 @@ def test_a_failing_callback_withholds_the_value_and_says_so_once(
         assert gate.scrub_text("private words") == FAILED
         assert gate.scrub_value({"a": "private words", "n": 1}) == {FAILED: FAILED, f"{FAILED}#2": 1}
 
+    assert gate.scrub_name("spanfold.note") == "spanfold.note"
     assert gate.failures == 4
     assert len(caplog.records) == 1
     assert reason in caplog.text

@@ -51,8 +51,8 @@ class Redactor:
         self._matcher: _prefilter.Matcher
         self._anchor: Any = None
         self._built_for: tuple[str, ...] | None = None
-        # Held while the automaton is built, so that it is built once.
-        self._lock = threading.Lock()
+        # Held while the automaton is built, so that it is built once. Re-entrant: a signal handler may record something.
+        self._lock = threading.RLock()
         _redactors.add(self)
 
     def suspects(self, data: bytes) -> bool:
@@ -72,7 +72,7 @@ class Redactor:
         """
         try:
             if type(text) is not str:
-                text = _as_text(text)
+                text = _structure.as_text(text)
             return self._redact_text(text)
         except Exception:
             return ENGINE_FAILURE
@@ -120,7 +120,7 @@ class Redactor:
         if self._built_for is not None:
             _of_parents.append(self._matcher)
         self._built_for = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._literals.after_fork()
 
     def _build(self) -> None:
@@ -174,16 +174,6 @@ class Redactor:
         for rule in (redact_tokens, redact_pairs, redact_assignments, redact_urls, redact_bearer, redact_commands):
             text = rule(text)
         return text
-
-
-def _as_text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "backslashreplace")
-    return str.__str__(str(value))
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:

@@ -47,8 +47,8 @@ class Gate:
         self._redactor = Redactor(patterns=False, literals_of=redactor) if redact is False else redactor
         self._callback = None if isinstance(redact, bool) else _Guarded(redact, timeout_s)
         self._warned = False
-        # Guards the counter and the flag.
-        self._lock = threading.Lock()
+        # Guards the counter and the flag. Re-entrant: a signal handler may record something.
+        self._lock = threading.RLock()
         self._pid = os.getpid()
 
     def is_clean(self, line: bytes) -> bool:
@@ -72,6 +72,13 @@ class Gate:
         # The rules have the last word: a callback may have put back what they took out.
         return clean if answer == clean else self._redactor.redact(answer)
 
+    def scrub_name(self, name: str) -> str:
+        """Return `name`, the key of an attribute, with every secret replaced by the rules; no callback sees it.
+
+        Keys are what a reader finds its values by; a callback that fails must not take them away.
+        """
+        return self._redactor.redact(name)
+
     def scrub_value(self, value: Any) -> Any:
         """Return a copy of a JSON tree with every secret replaced, in keys and leaves, of any depth; never raises."""
         try:
@@ -81,7 +88,7 @@ class Gate:
 
     def _withheld(self, reason: str) -> str:
         if os.getpid() != self._pid:  # a forked child: another thread of the parent may have held the lock
-            self._lock, self._pid = threading.Lock(), os.getpid()
+            self._lock, self._pid = threading.RLock(), os.getpid()
         with self._lock:
             self.failures += 1
             first, self._warned = not self._warned, True

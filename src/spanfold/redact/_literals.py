@@ -28,8 +28,8 @@ class Literals:
     def __init__(self) -> None:
         self.spellings = ()
         self._values: set[str] = set()
-        # Guards the set and the tuple made from it.
-        self._lock = threading.Lock()
+        # Guards the set and the tuple made from it. Re-entrant: a signal handler may register something.
+        self._lock = threading.RLock()
 
     def add(self, value: str) -> bool:
         """Add `value`, or each of its lines when it has several; tell whether anything in it was long enough."""
@@ -44,7 +44,7 @@ class Literals:
 
     def after_fork(self) -> None:
         """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 def escaped_forms(spellings: Iterable[str]) -> Iterator[bytes]:

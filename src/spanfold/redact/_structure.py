@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from pathlib import PurePath
 from typing import Any, Final, cast
 
 from spanfold.redact._assignments import kind_of
@@ -125,7 +124,7 @@ def _mapping_children(
 ) -> Iterator[_Task]:
     named = _kind_of_named_value(mapping)
     for key, value in mapping.items():
-        name = key if isinstance(key, str) else _as_text(key)
+        name = "None" if key is None else _as_text(key)
         kind = task.kind
         if kind is None and is_sensitive_name(name):
             kind = kind_of(name)
@@ -206,17 +205,26 @@ def _json_name(number: float) -> str:
     return "Infinity" if number > 0 else "-Infinity"
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
+    """Return the text of a value: None gives none, bytes are decoded, anything else is asked for it.
+
+    Raises:
+        Exception: Whatever the value's own `__str__` raises.
+    """
     if isinstance(value, str):
         return str.__str__(value)
+    if value is None:
+        return ""
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str.__str__(str(value))
+
+
+def _as_text(value: object) -> str:
     try:
-        if isinstance(value, datetime.date | datetime.time):
-            return value.isoformat()
-        if isinstance(value, PurePath):
-            return str(value)
-        return str.__str__(str(value))
+        return as_text(value)
     except Exception:
         return _unserialisable(value)
 
@@ -230,7 +238,7 @@ def _unserialisable(value: object) -> str:
 
 def redact_argv(argv: Iterable[object], redact: RedactText) -> list[str]:
     """Return a new list of the same length and order; see `Redactor.redact_argv`."""
-    items = [_as_text(item) if item is not None else "" for item in argv]
+    items = [_as_text(item) for item in argv]
     redacted: list[str] = []
     # The part of the command line before the item, as far as it matters: which programs it names.
     command = ""
@@ -322,9 +330,9 @@ def _body(value: str, redact: RedactText) -> str:
     """Redact the body of a request: as structure when it is JSON, else as text."""
     try:
         document: object = json.loads(value)
+        if not isinstance(document, dict | list):
+            return redact(value)
+        copy = redact_tree(cast("object", document), redact, max_depth=None, max_nodes=None)
+        return redact(value) if copy == document else json.dumps(copy, ensure_ascii=False)
     except (ValueError, RecursionError):
         return redact(value)
-    if not isinstance(document, dict | list):
-        return redact(value)
-    copy = redact_tree(cast("object", document), redact, max_depth=None, max_nodes=None)
-    return redact(value) if copy == document else json.dumps(copy, ensure_ascii=False)

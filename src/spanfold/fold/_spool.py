@@ -55,6 +55,7 @@ class Spool:
         if file.seek(0, 2) < part.stored:
             file.close()
             raise SpoolLost(_name(part.number))
+        file.seek(0)
         return file
 
     def trim(self, part: Part) -> None:

@@ -473,9 +473,10 @@ def test_an_engine_of_another_living_process_is_the_owner_and_one_of_a_dead_proc
         with pytest.raises(LockedError, match=f"process {child.pid}"):
             Engine(run_dir)
         child.send_signal(signal.SIGKILL)
-        child.wait(60)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked for it yet
 
-    Engine(run_dir).close()
+        Engine(run_dir).close()
+        child.communicate(timeout=60)
 
 
 def test_an_owner_on_another_host_counts_as_living(run_dir: Path, journal: JournalFile) -> None:

@@ -6,7 +6,6 @@ taken without asking anybody.
 """
 
 import os
-import socket
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import orjson
 
 from spanfold.errors import LockedError, SpanfoldError
 from spanfold.fs import FileLock, SafeRoot
+from spanfold.journal import host_name
 
 OWNER: Final = "owner.json"
 LOCK: Final = "lock"
@@ -99,18 +99,15 @@ def _is_living(owner: Mapping[str, Any]) -> bool:
     return started is not None and owner.get("started") in (None, started)
 
 
-def host_name() -> str:
-    """Return the name of this machine."""
-    return socket.gethostname()
-
-
 def process_start(pid: int) -> str | None:
     """Return what tells a process from a later one of the same id; None when there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in parentheses may hold anything; the start time is field 22 (proc(5)).
-            return file.read().rpartition(b")")[2].split()[19].decode("ascii") + f"@{boot_id()}"
-    except (OSError, IndexError):
+            found = file.read().rpartition(b")")[2].split()
+        # The name in parentheses may hold anything; behind it the state is field 3, the start time field 22 (proc(5)).
+        # A zombie has ended, whether or not its parent has asked for it.
+        return None if found[0] in (b"Z", b"X") else f"{int(found[19])}@{boot_id()}"
+    except (OSError, IndexError, ValueError):
         pass
     if Path("/proc/self/stat").exists():
         return None

@@ -85,11 +85,11 @@ def redact_assignments(text: str) -> str:
     pieces: list[str] = []
     done = 0
     for match in _named().finditer(text.lower()):
-        if match.start() < done:
+        if done > match.start():
             continue
-        start = _name_start(text, match.start())
-        end = match.start("quote")
-        name = text[start : end if end >= 0 else match.start("before")].rstrip("]")
+        begin, end = match.span("name")
+        start = _name_start(text, begin)
+        name = text[start:end]
         if is_sensitive_name(name):
             edit = _judge(text, _Place(text, name, start, match))
         elif name == "PWD" and text.startswith("=", match.end() - 1):
@@ -134,7 +134,7 @@ def _named() -> re.Pattern[str]:
     annotation = r":[ \t]*+[a-z_][\w.]*+(?:\[[\w., |]*+\])?+(?:[ \t]*+\|[ \t]*+none)?+[ \t]++=(?=[ \t])"
     separator = rf"{annotation}|=>|:=|={{1,3}}|:(?!:|//)|%3[ad]|\\++u003[da]"
     return re.compile(
-        rf"(?:{WORDS}|\b_auth)[0-9_.\-]*+(?P<quote>\\*+[\"'])?+\]?+(?P<before>{blank})(?P<separator>{separator})"
+        rf"(?P<name>(?:{WORDS}|\b_auth)[0-9_.\-]*+)(?P<quote>\\*+[\"'])?+\]?+(?P<before>{blank})(?P<separator>{separator})"
         rf"(?P<after>{blank})(?!(?:\\*+[\"'`])?+\(redacted-)",
         re.ASCII,
     )

@@ -108,12 +108,19 @@ def is_plain_value(value: str) -> bool:
 
     Source: contract "agent invocations", 6.4 and 6.10. An empty value and an existing replacement token are plain too.
     """
-    if len(value) <= _LONGEST_PLAIN_WORD and value.lower() in _PLAIN_WORDS:
+    if value.isalnum():
+        lower = value.lower()
+        if lower in _PLAIN_WORDS or (len(value) >= 3 and not lower.strip("x")):
+            return True
+        if len(value) > _LONGEST_PLAIN_ALNUM or value.isalpha():
+            return False
+    elif value.lower() in _PLAIN_WORDS:
         return True
     return value.startswith(TOKEN_START) or _plain().match(value) is not None
 
 
-_LONGEST_PLAIN_WORD: Final = max(map(len, _PLAIN_WORDS))
+_LONGEST_PLAIN_ALNUM: Final = 10
+"""`0x08074b50`: the longest of the patterns that have letters and digits only."""
 
 TOKEN_START: Final = "(REDACTED-"
 

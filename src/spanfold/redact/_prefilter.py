@@ -12,6 +12,7 @@ direction is a matter of speed only. Three things keep the law:
 The patterns are RE2's, read as Latin-1 so that any bytes will do.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
@@ -29,12 +30,22 @@ _BREAKS: Final = r"(?:\s|\\+[nrt])*"
 _NOT_BARE: Final = r"\x00-\x20\x7f\"'`\\,;&|()\[\]{}<>"
 """What a value without quotes does not contain, as the inside of a class."""
 
+
+def _no_token(begun: int = 0) -> str:
+    """Return a pattern for anything but a replacement token, of which so many characters have been read.
+
+    A text that was redacted before is not suspect again by it.
+    """
+    start = _names.TOKEN_START
+    return "|".join(rf"{re.escape(start[begun:at])}(?:[^{re.escape(start[at])}]|\z)" for at in range(begun, len(start)))
+
+
 _NAME: Final = rf"(?i:{_names.WORDS}|_auth){_names.TAIL}"
 _NAME_END: Final = rf"(?:\\*[\"'])?\]?{_BLANKS}"
 
 _VALUE_PROBES: Final = (
     # In quotes.
-    r"(?i:[bfru]{0,2})\\*[\"'`]",
+    rf"(?i:[bfru]{{0,2}})\\*[\"'`](?:{_no_token()})",
     # Bare, and not just a word: prose and code follow separators too.
     rf"[^{_NOT_BARE}]*(?:[0-9!@#$%^*+/~=]|\\+u[0-9a-f])",
     rf"[^{_NOT_BARE}]{{16}}",
@@ -46,7 +57,10 @@ _VALUE_PROBES: Final = (
 _NAME_PROBES: Final = (
     rf"{_NAME}{_NAME_END}{_assignments.SEPARATOR_PROBE}[=>]*{_BLANKS}(?:{'|'.join(_VALUE_PROBES)})",
     # Bare, directly behind the separator: any value.
-    rf"{_NAME}{_NAME_END}(?:=|%3[Dd]|\\+u003[Dd])(?:(?:\x1b|\\+u001b)\[[0-9;]*m)*(?:[^\x00-\x20\x7f\"'`\\;]|\\+u)",
+    (
+        rf"{_NAME}{_NAME_END}(?:=|%3[Dd]|\\+u003[Dd])(?:(?:\x1b|\\+u001b)\[[0-9;]*m)*"
+        rf"(?:[^\x00-\x20\x7f\"'`\\;(]|\((?:{_no_token(1)})|\\+u)"
+    ),
     # A key of a container; a name at the end of a string, whose value is the next one or stands under "value".
     rf"{_NAME}\\*\"[ \t]*(?::[ \t]*[\[{{]|[,}}\]]|{_BREAKS}[}}\]])",
 )

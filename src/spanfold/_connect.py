@@ -111,7 +111,8 @@ class _Delivery:
     """The destinations of this process, their threads started with the first run that has any."""
 
     def __init__(self) -> None:
-        self._shippers: dict[str, Any] = {}
+        self._shippers: list[Any] = []
+        """One for each destination that was ever wanted: what waits for an earlier one is not forgotten."""
         self._wanted: list[Any] = []
         self._announced: set[str] = set()
 
@@ -145,9 +146,10 @@ class _Delivery:
 
         pairs: list[tuple[Any, Any]] = []
         for destination in self._wanted:
-            shipper = self._shippers.get(destination.name)
-            if shipper is None or shipper.destination != destination:
-                shipper = self._shippers[destination.name] = Shipper(destination)
+            shipper = next((s for s in self._shippers if s.destination == destination), None)
+            if shipper is None:
+                shipper = Shipper(destination)
+                self._shippers.append(shipper)
             pairs.append((shipper, shipper.add(run.dir)))
         return pairs
 
@@ -155,7 +157,7 @@ class _Delivery:
         """Wait for the destinations, at most `timeout_s` seconds for all together."""
         deadline = time.monotonic() + timeout_s
         counts = {"sent": 0, "refused": 0, "waiting": 0}
-        for shipper in list(self._shippers.values()):
+        for shipper in tuple(self._shippers):
             left = max(0.0, deadline - time.monotonic())
             result = shipper.stop(left) if last else shipper.flush(left)
             for name in counts:
@@ -167,11 +169,13 @@ class _Delivery:
                     shipper.destination.label,
                     result.reason or "no answer in time",
                 )
+        if last:
+            self._shippers = [shipper for shipper in self._shippers if shipper.is_needed]
         return counts
 
     def forked(self) -> None:
         """In a forked child: threads and connections are the parent's, and it sends our journal files too."""
-        self._shippers = {}
+        self._shippers = []
 
 
 def _may_send(environ: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ import gzip
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -91,7 +91,7 @@ class LoopbackOtlpReceiver:
             def do_POST(self) -> None:
                 receiver._handle(self)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            def log_message(self, format: str, *args: object) -> None:
                 """Stay quiet."""
 
         self._released.clear()
@@ -117,7 +117,7 @@ class LoopbackOtlpReceiver:
         self.stop()
 
     @contextmanager
-    def answering(self, **reply: Any) -> Iterator[None]:
+    def answering(self, **reply: Any) -> Generator[None]:
         """Answer in this way inside the block; arguments are fields of `Reply`."""
         before, self.reply = self.reply, Reply(**reply)
         try:
@@ -194,7 +194,8 @@ def _partial(content_type: str, rejected: int) -> bytes:
     answer = ExportTraceServiceResponse()
     answer.partial_success.rejected_spans = rejected
     answer.partial_success.error_message = "no"
-    return answer.SerializeToString()
+    body: bytes = answer.SerializeToString()
+    return body
 
 
 def _decode(headers: dict[str, str], raw: bytes) -> tuple[bytes, list[Span], str]:

@@ -16,6 +16,7 @@ from spanfold.errors import SettingsError
 from spanfold.settings import Settings
 
 Protocol = Literal["http/protobuf", "http/json", "grpc"]
+_PROTOCOLS: Final[Mapping[str, Protocol]] = {"http/protobuf": "http/protobuf", "http/json": "http/json", "grpc": "grpc"}
 HTTP_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of one HTTP request: a default collector takes 20 MiB."""
 GRPC_LIMIT: Final = 3_500_000
@@ -107,9 +108,10 @@ def otlp_destination(environ: Mapping[str, str]) -> Destination | None:
                 return name, environ[name]
         return f"OTEL_EXPORTER_OTLP_{suffix}", default
 
-    name, protocol = variable("PROTOCOL", "http/protobuf")
-    if protocol not in ("http/protobuf", "http/json", "grpc"):
-        raise SettingsError(name, "grpc, http/protobuf or http/json", f"text of {len(protocol)} characters")
+    name, named_protocol = variable("PROTOCOL", "http/protobuf")
+    protocol = _PROTOCOLS.get(named_protocol)
+    if protocol is None:
+        raise SettingsError(name, "grpc, http/protobuf or http/json", f"text of {len(named_protocol)} characters")
     where = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" if own else "OTEL_EXPORTER_OTLP_ENDPOINT"
     url = own or (general if protocol == "grpc" else general.rstrip("/") + "/v1/traces")
     if protocol == "grpc" and "://" not in url:

@@ -115,7 +115,7 @@ def any_value(value: Any) -> "AnyValue":
     """Return one attribute value as protobuf."""
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValueList
 
-    kind: type[Any] = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # whatever a journal line holds
     if kind is str:
         return AnyValue(string_value=value)
     if kind is bool:

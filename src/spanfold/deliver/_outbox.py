@@ -80,7 +80,8 @@ class Outbox:
         self._events: OrderedDict[str, list[Event]] = OrderedDict()
         self._n_events = 0
         self._trace: dict[str, Any] = {}
-        self._read_ahead: Iterator[tuple[str, int, Span]] | None = None
+        self._reading: Iterator[tuple[str, int, Span]] | None = None
+        """Where reading stopped: starting anew for every span would list the folder and read a block each time."""
         self._carried: tuple[str, int, Item] | None = None
         self.batch: Batch | None = None
         """What is being sent; kept until it is acknowledged."""
@@ -89,12 +90,15 @@ class Outbox:
 
     def fill(self) -> Batch | None:
         """Return the batch to send next, None when nothing waits."""
-        if self.batch is not None:
-            return self.batch
-        batch = Batch([], {})
+        batch = self.batch
+        if batch is None:
+            # Kept from its first span on: what was read is not read again, also when reading fails further on.
+            batch = self.batch = Batch([], {})
+        elif batch.items:
+            return batch
         size = ENVELOPE_BYTES
         while len(batch.items) < MAX_SPANS:
-            taken = self._next()
+            taken = self._next(batch)
             if taken is None:
                 break
             file, end, item = taken
@@ -104,19 +108,23 @@ class Outbox:
             batch.items.append(item)
             batch.offsets[file] = end
             size += item.size
-        if not batch.items:
-            return None
-        self.batch = batch
-        return batch
+        if batch.items:
+            return batch
+        self.acknowledge()
+        return None
 
-    def _next(self) -> tuple[str, int, Item] | None:
+    def _next(self, batch: Batch) -> tuple[str, int, Item] | None:
         if self._carried is not None:
             taken, self._carried = self._carried, None
             return taken
-        for file, end, span in self._spans():
-            events = tuple(self._events.pop(span.span_id, ()))
-            self._n_events -= len(events)
-            return file, end, self._item(span, events)
+        reading, self._reading = self._reading or self._spans(), None
+        for file, end, span in reading:
+            self._reading = reading
+            try:
+                return file, end, self._item(span, self._events_of(span))
+            except (ValueError, TypeError) as error:  # a time or flag that OTLP's numbers cannot hold
+                batch.offsets[file] = end
+                self.set_aside(span, f"{type(error).__name__} while encoding it")
         return None
 
     def _spans(self) -> Iterator[tuple[str, int, Span]]:
@@ -138,6 +146,8 @@ class Outbox:
                     self._take_event(record)
                 elif position.offset >= acked:
                     yield path.name, position.offset + position.length, record
+                else:
+                    self._events_of(record)  # arrived with it
 
     def _take_event(self, event: Event) -> None:
         if event.name == names.EVENT_STARTED and event.attributes.get(names.KIND) == "run":
@@ -151,6 +161,11 @@ class Outbox:
         while self._n_events > MAX_EVENTS:
             _, dropped = self._events.popitem(last=False)
             self._n_events -= len(dropped)
+
+    def _events_of(self, span: Span) -> tuple[Event, ...]:
+        events = self._events.pop(span.span_id, ())
+        self._n_events -= len(events)
+        return tuple(events)
 
     def _item(self, span: Span, events: tuple[Event, ...]) -> Item:
         made = message(span, self._attributes(span), events)
@@ -198,10 +213,9 @@ class Outbox:
 
     def acknowledge(self) -> None:
         """Note that every item of the batch has arrived or was refused for good."""
-        batch = self.batch
-        if batch is None:
+        batch, self.batch = self.batch, None
+        if batch is None or not batch.offsets:
             return
-        self.batch = None
         self._acked.update(batch.offsets)
         self.sent += batch.sent
         self.refused += batch.refused
@@ -220,15 +234,15 @@ class Outbox:
         )
         self._append(f"{self.destination.name}.ack.jsonl", lines)
 
-    def set_aside(self, item: Item | None, reason: str, count: int = 1) -> None:
-        """Note a span the destination refused for good; None when it did not say which."""
+    def set_aside(self, span: Span | None, reason: str, *, size_bytes: int | None = None, count: int = 1) -> None:
+        """Note a span of the batch that was refused for good; None when the destination did not say which."""
         assert self.batch is not None
         self.batch.refused += count
         line = {
-            "trace_id": item.span.trace_id if item else None,
-            "span_id": item.span.span_id if item else None,
-            "name": item.span.name if item else None,
-            "size_bytes": item.size if item else None,
+            "trace_id": span.trace_id if span else None,
+            "span_id": span.span_id if span else None,
+            "name": span.name if span else None,
+            "size_bytes": size_bytes,
             "spans": count,
             "reason": reason,
             "time_ns": time.time_ns(),
@@ -257,11 +271,7 @@ class Outbox:
 
 
 def _count_spans(path: Path, offset: int) -> int:
-    count = 0
     try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            count = sum(line.startswith(b'{"resourceSpans"') for line in file)
-    except OSError:
-        pass
-    return count
+        return sum(line.data.startswith(b'{"resourceSpans"') for line in Tail(path, offset).lines())
+    except (OSError, SpanfoldError):
+        return 0

@@ -12,7 +12,7 @@ import json
 import ssl
 import time
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from spanfold.deliver._destination import Destination
@@ -63,15 +63,17 @@ def _http(destination: Destination, request: "ExportTraceServiceRequest", deadli
     if destination.gzip:
         body, headers["content-encoding"] = gzip.compress(body, 1), "gzip"
     parts = urlsplit(destination.url)
-    connection = _connection(destination, deadline - time.monotonic())
+    connection = None
     try:
+        connection = _connection(destination, deadline - time.monotonic())
         connection.request("POST", parts.path + (f"?{parts.query}" if parts.query else ""), body, headers)
         response = connection.getresponse()
         content = _read(connection, response, deadline)
     except (OSError, http.client.HTTPException, ValueError) as error:
         return Answer("retry", f"no answer: {type(error).__name__}")
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
     return _judge(response, content)
 
 
@@ -123,8 +125,7 @@ def _judge_success(content_type: str, content: bytes) -> Answer:
             tree: Any = json.loads(content)
         except ValueError:
             return Answer("retry", "HTTP 200 with a body that is not JSON")
-        partial: Any = tree.get("partialSuccess") or {} if isinstance(tree, dict) else {}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # outside data
-        return _partial(int(partial.get("rejectedSpans") or 0), str(partial.get("errorMessage") or ""))
+        return _judge_json(tree)
     if content_type == "application/x-protobuf":
         from google.protobuf.message import DecodeError
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -137,7 +138,21 @@ def _judge_success(content_type: str, content: bytes) -> Answer:
     return Answer("retry", f"HTTP 200 with a body of type {content_type[:60]}, not an OTLP response")
 
 
+def _judge_json(tree: object) -> Answer:
+    partial = cast("dict[str, object]", tree).get("partialSuccess") if isinstance(tree, dict) else None
+    if not isinstance(partial, dict):
+        return Answer("accepted")
+    told = cast("dict[str, object]", partial)
+    try:
+        # An int64 in protobuf's JSON: a text, and a number from peers that know no better.
+        rejected = int(str(told.get("rejectedSpans") or 0))
+    except ValueError:
+        return Answer("retry", "HTTP 200 with a partial success that cannot be read")
+    return _partial(rejected, str(told.get("errorMessage") or ""))
+
+
 def _partial(rejected: int, message: str) -> Answer:
+    rejected = max(0, rejected)
     reason = f"partial success: {rejected} rejected, {len(message)} characters of reason" if rejected else ""
     return Answer("accepted", reason, rejected=rejected)
 

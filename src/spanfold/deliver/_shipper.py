@@ -56,7 +56,7 @@ def deliver_batch(outbox: Outbox, deadline: float) -> Answer:
             return answer
         if answer.result == "accepted":
             if answer.rejected:
-                outbox.set_aside(None, answer.reason, min(answer.rejected, len(items)))
+                outbox.set_aside(None, answer.reason, count=min(answer.rejected, len(items)))
             batch.sent += len(items) - min(answer.rejected, len(items))
         elif len(items) > 1:
             half = len(items) // 2
@@ -64,7 +64,7 @@ def deliver_batch(outbox: Outbox, deadline: float) -> Answer:
         elif answer.result == "too_large" and outbox.shorten(items[0]):
             todo.append(items)
         else:
-            outbox.set_aside(items[0], answer.reason)
+            outbox.set_aside(items[0].span, answer.reason, size_bytes=items[0].size)
     batch.items = []
     outbox.acknowledge()
     return Answer("accepted")
@@ -87,18 +87,25 @@ class Shipper:
         self._generation = 0
         self.reason = ""
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is a run that is open, or has records that wait."""
+        return bool(self._outboxes)
+
     def add(self, run_dir: Path) -> Outbox:
         """Send the records of this run too, from now on."""
         outbox = Outbox(run_dir, self.destination)
         with self._wake:
-            self._stopping = False
             self._outboxes.append(outbox)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._loop, name=f"spanfold-{self.destination.name}", daemon=True
-                )
-                self._thread.start()
+            self._work()
         return outbox
+
+    def _work(self) -> None:
+        """Have the thread running; called with the lock held."""
+        self._stopping = False
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._loop, name=f"spanfold-{self.destination.name}", daemon=True)
+            self._thread.start()
 
     def close(self, outbox: Outbox) -> None:
         """The run has ended: forget it once everything has arrived."""
@@ -115,16 +122,22 @@ class Shipper:
                 self._generation += 1
                 self._urgent_until = deadline
                 self._not_before = 0.0
+                self._work()
                 self._wake.notify_all()
                 while not self._idle and (left := deadline - time.monotonic()) > 0:
                     self._wake.wait(left)
             return self._result()
 
     def stop(self, timeout_s: float) -> Delivery:
-        """Flush, then end the thread; what has not arrived stays in the journal."""
+        """Flush, then end the thread; what has not arrived stays in the journal.
+
+        Runs that have ended are forgotten, so that stopping twice waits once
+        for a destination that is down.
+        """
         result = self.flush(timeout_s)
         with self._wake:
             self._stopping = True
+            self._forget([outbox for outbox in self._outboxes if outbox.is_closed])
             self._wake.notify_all()
         return result
 
@@ -139,7 +152,7 @@ class Shipper:
         while True:
             with self._wake:
                 if self._stopping:
-                    self._thread = None
+                    self._end()
                     return
                 generation = self._generation
                 outboxes = list(self._outboxes)
@@ -149,17 +162,21 @@ class Shipper:
                 for outbox in outboxes:
                     drained = self._drain(outbox) and drained
             with self._wake:
-                self._forget_finished()
+                self._forget([o for o in self._outboxes if o.is_closed and o.batch is None and not o.waiting()])
                 if drained and not held_back and generation == self._generation:
                     self._idle = True
                     self._wake.notify_all()
-                if self._stopping:
-                    continue
                 if not self._outboxes:
-                    self._thread = None
+                    self._end()
                     return
-                if generation == self._generation:
+                if generation == self._generation and not self._stopping:
                     self._wake.wait(IDLE_S)
+
+    def _end(self) -> None:
+        """Note that the thread ends, and let nobody wait for it; called with the lock held."""
+        self._thread = None
+        self._idle = True
+        self._wake.notify_all()
 
     def _drain(self, outbox: Outbox) -> bool:
         """Send what waits of one run; False when the destination does not take it now."""
@@ -196,8 +213,8 @@ class Shipper:
                 answer.reason,
             )
 
-    def _forget_finished(self) -> None:
-        for outbox in [o for o in self._outboxes if o.is_closed and o.batch is None and not o.waiting()]:
+    def _forget(self, outboxes: list[Outbox]) -> None:
+        for outbox in outboxes:
             self._outboxes.remove(outbox)
             self._done = (self._done[0] + outbox.sent, self._done[1] + outbox.refused)
 

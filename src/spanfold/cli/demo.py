@@ -10,10 +10,10 @@ from typing import Final
 
 from spanfold.bundle import Exported, export, verify
 from spanfold.cli._console import Console
-from spanfold.cli._exits import Exit, UsageError
+from spanfold.cli._exits import Exit
 from spanfold.cli._places import near, run_folder
 from spanfold.cli._table import Cell, Column, Row
-from spanfold.cli._text import count
+from spanfold.cli._text import count, shown
 from spanfold.cli._tree import COLUMNS as TREE_COLUMNS
 from spanfold.cli._tree import tree_rows
 from spanfold.cli.bundle_export import as_dict as bundle_as_dict
@@ -53,10 +53,7 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
             raise MissingExtra("demo", "The demo")
     directory = run_folder() if arguments.directory is None else Path(arguments.directory)
     begun = time.monotonic()
-    try:
-        result = run_demo(directory, seed=arguments.seed, cases=arguments.cases, narrate=console.say)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    result = run_demo(directory, seed=arguments.seed, cases=arguments.cases, narrate=console.say)
     seconds = round(time.monotonic() - begun, 3)
     console.say("drawing, comparing, packing ...")
     comparison = None if arguments.no_compare else compare(result.run_dir, result.second_run_dir)
@@ -65,9 +62,9 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
     is_intact = verify(exported.path).ok
     if console.as_json:
         bundle = {**bundle_as_dict(exported), "ok": is_intact}
-        shown = None if comparison is None else comparison.to_dict()
+        compared = None if comparison is None else comparison.to_dict()
         console.document(
-            SCHEMA, {**asdict(result), "seconds": seconds, "figures": figures, "comparison": shown, "bundle": bundle}
+            SCHEMA, {**asdict(result), "seconds": seconds, "figures": figures, "comparison": compared, "bundle": bundle}
         )
         return Exit.DONE
     console.table(TREE_COLUMNS, tree_rows(near(result.run_dir)), indent=0)
@@ -151,12 +148,15 @@ def _kept(figures: dict[str, Path], exported: Exported, is_intact: bool, console
 
 def _next(one: Path, two: Path, bundle: Path, console: Console) -> None:
     console.heading("What to try next")
-    rows: list[Row] = [
+    commands = (
         ("what happened", f"spanfold run show {one}"),
         ("the run over time", f"spanfold timings plot {one}"),
         ("every stage of both runs", f"spanfold timings compare {one} {two}"),
         ("is it as it was recorded?", f"spanfold run verify {one}"),
         ("lose documents, get them back", f"rm {one}/run.json {one}/M1/log.json; spanfold run fold {one}"),
         ("check the one file", f"spanfold bundle verify {bundle}"),
-    ]
-    console.pairs(rows)
+    )
+    width = max(len(what) for what, _ in commands) + 2
+    for what, typed in commands:
+        # Never wrapped: a command is there to be copied.
+        console.line(f"  {what:{width}}{shown(typed)}")

@@ -1,0 +1,89 @@
+"""`bundle export` and `bundle verify`: one file to keep, and whether it is still what it was."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spanfold.cli._exits import Exit
+from tests.cli.conftest import Spanfold
+
+
+def test_a_run_is_packed_beside_its_directory_and_verifies_anywhere(
+    spanfold: Spanfold, runs: Path, tmp_path: Path
+) -> None:
+    exported = spanfold("bundle", "export", "ok")
+
+    assert exported.code == Exit.DONE
+    assert exported.lines == ["runs/ok.spanfold.tar.zst"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.move(runs / "ok.spanfold.tar.zst", elsewhere)
+    shutil.rmtree(runs)
+    verified = spanfold("bundle", "verify", "ok.spanfold.tar.zst", "--json", cwd=elsewhere)
+    assert verified.code == Exit.DONE
+    assert (verified.document["ok"], verified.document["findings"]) == (True, [])
+    assert verified.document["manifest"]["run_name"] == "loop"
+    assert "intact" in spanfold("bundle", "verify", "ok.spanfold.tar.zst", cwd=elsewhere).lines[0]
+
+
+def test_the_same_run_gives_the_same_bytes(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
+    one = spanfold("bundle", "export", "ok", "-o", "one.spanfold.tar.zst", "--json").document
+    two = spanfold("bundle", "export", "ok", "-o", "two.spanfold.tar.zst", "--json").document
+
+    assert one["sha256"] == two["sha256"]
+    assert (tmp_path / "one.spanfold.tar.zst").stat().st_size == one["size_bytes"]
+
+
+def test_a_changed_bundle_is_broken_and_the_place_is_named(spanfold: Spanfold, runs: Path) -> None:
+    spanfold("bundle", "export", "ok")
+    bundle = runs / "ok.spanfold.tar.zst"
+    data = bytearray(bundle.read_bytes())
+    data[len(data) // 2] ^= 1
+    bundle.write_bytes(data)
+
+    answer = spanfold("bundle", "verify", bundle, "--json")
+
+    assert answer.code == Exit.CORRUPT
+    assert answer.document["ok"] is False
+    assert answer.document["findings"] != []
+    assert "broken" in spanfold("bundle", "verify", bundle).lines[0]
+
+
+def test_a_run_that_is_recorded_is_packed_only_on_request(
+    spanfold: Spanfold, live: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    refused = spanfold("bundle", "export", "live")
+    allowed = spanfold("bundle", "export", "live", "--allow-open", "--json")
+
+    assert refused.code == Exit.LOCKED
+    assert (allowed.code, allowed.document["status"]) == (Exit.DONE, "running")
+
+
+def test_files_that_the_run_did_not_record_can_be_left_out(spanfold: Spanfold, runs: Path) -> None:
+    (runs / "ok" / "mine.txt").write_text("put there by hand")
+
+    whole = spanfold("bundle", "export", "ok", "--json").document
+    recorded = spanfold("bundle", "export", "ok", "--recorded-only", "--json").document
+
+    assert "mine.txt" in {entry["path"] for entry in whole["entries"]}
+    assert "mine.txt" not in {entry["path"] for entry in recorded["entries"]}
+    assert "mine.txt" in recorded["left_out"]
+
+
+@pytest.mark.parametrize("name", ["nowhere.spanfold.tar.zst", "runs/ok"])
+def test_what_is_no_bundle_is_not_found(spanfold: Spanfold, runs: Path, name: str) -> None:
+    answer = spanfold("bundle", "verify", name)
+
+    assert answer.code == Exit.NOT_FOUND
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_a_file_that_is_no_archive_is_broken(spanfold: Spanfold, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no bundle at all")
+
+    answer = spanfold("bundle", "verify", "notes.txt")
+
+    assert answer.code == Exit.CORRUPT
+    assert "Traceback" not in answer.err

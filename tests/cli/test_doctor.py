@@ -1,0 +1,257 @@
+"""`doctor` and `run deliver`: what is configured, what is reachable, what was lost, and sending what waits."""
+
+import dataclasses
+import json
+import os
+import shutil
+import socket
+import threading
+import tomllib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from spanfold.cli._checks import EXTRAS, VARIABLES
+from spanfold.cli._exits import Exit
+from spanfold.settings import Settings
+from tests.cli.conftest import ROOT, Spanfold
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[int, list[bytes]]]:
+    """A server that accepts connections and keeps every byte it was sent."""
+    received: list[bytes] = []
+    server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(30)
+
+    def serve() -> None:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return
+        with connection:
+            connection.settimeout(30)
+            while block := connection.recv(65536):
+                received.append(block)
+            received.append(b"")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield server.getsockname()[1], received
+    server.close()
+    thread.join(30)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_a_fresh_place_has_nothing_wrong(spanfold: Spanfold) -> None:
+    answer = spanfold("doctor", "--json")
+
+    assert answer.code == Exit.DONE
+    document = answer.document
+    assert document["ok"] is True
+    assert {s["source"] for s in document["settings"]} == {"default"}
+    assert {d["state"] for d in document["destinations"]} == {"not configured"}
+    assert (document["folder"]["path"], document["folder"]["exists"], document["folder"]["writable"]) == (
+        "runs",
+        False,
+        True,
+    )
+    assert "Nothing is wrong." in spanfold("doctor").out
+
+
+def test_each_setting_is_told_with_where_it_came_from(spanfold: Spanfold) -> None:
+    answer = spanfold(
+        "doctor", "--json", SPANFOLD_DURABILITY="machine", OTEL_SDK_DISABLED="true", SPANFOLD_LANGFUSE="no"
+    )
+
+    told = {s["name"]: (s["value"], s["source"]) for s in answer.document["settings"]}
+    assert told["durability"] == ("machine", "SPANFOLD_DURABILITY")
+    assert told["enabled"] == ("false", "OTEL_SDK_DISABLED")
+    assert told["langfuse"] == ("false", "SPANFOLD_LANGFUSE")
+    assert told["content"] == ("all", "default")
+    assert any("switched off" in note for note in answer.document["notes"])
+
+
+def test_a_setting_that_cannot_be_used_is_a_problem_and_hides_no_other(spanfold: Spanfold) -> None:
+    answer = spanfold("doctor", "--json", SPANFOLD_CONTENT="some", SPANFOLD_OTLP="perhaps")
+
+    assert answer.code == Exit.FAILED
+    assert [problem.split(":")[0] for problem in answer.document["problems"]] == ["SPANFOLD_OTLP", "SPANFOLD_CONTENT"]
+
+
+def test_a_destination_is_reached_without_a_byte_sent(spanfold: Spanfold, listener: tuple[int, list[bytes]]) -> None:
+    port, received = listener
+
+    answer = spanfold("doctor", "--json", OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")
+
+    (otlp, _) = answer.document["destinations"]
+    assert (answer.code, otlp["state"]) == (Exit.DONE, "reachable")
+    assert otlp["milliseconds"] >= 0
+    assert received == [b""]
+
+
+def test_a_destination_that_is_down_is_a_problem(spanfold: Spanfold) -> None:
+    port = free_port()
+
+    answer = spanfold("doctor", OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")
+
+    assert answer.code == Exit.FAILED
+    assert f"unreachable, port {port}: Connection refused" in answer.out
+
+
+def test_credentials_are_never_shown(spanfold: Spanfold) -> None:
+    secret = "s3cr3t-9f8e7d"
+    answer = spanfold(
+        "doctor",
+        "--timeout",
+        "0.2",
+        OTEL_EXPORTER_OTLP_ENDPOINT=f"http://user:{secret}@127.0.0.1:{free_port()}",
+        OTEL_EXPORTER_OTLP_HEADERS=f"authorization=Bearer {secret}",
+        LANGFUSE_PUBLIC_KEY=f"pk-{secret}",
+        LANGFUSE_SECRET_KEY=f"sk-{secret}",
+        LANGFUSE_BASE_URL=f"http://user:{secret}@127.0.0.1:{free_port()}",
+    )
+
+    assert answer.code == Exit.FAILED
+    assert "langfuse at http://127.0.0.1" in answer.out
+    assert secret not in answer.out + answer.err
+
+
+def test_a_required_destination_that_nothing_names_is_a_problem(spanfold: Spanfold) -> None:
+    answer = spanfold("doctor", "--json", SPANFOLD_LANGFUSE="true")
+
+    assert answer.code == Exit.FAILED
+    assert "LANGFUSE_PUBLIC_KEY" in answer.document["problems"][0]
+
+
+def test_losses_and_runs_left_interrupted_are_told(spanfold: Spanfold, runs: Path) -> None:
+    path = runs / "fail" / "run.json"
+    document = json.loads(path.read_text())
+    document["run"]["losses"] = {"journal_records": 7}
+    path.write_text(json.dumps(document, indent=2))
+
+    answer = spanfold("doctor", "--json")
+
+    assert answer.code == Exit.FAILED
+    assert answer.document["problems"] == ["runs/fail: lost 7 records that could not be written."]
+    assert answer.document["notes"] == ["runs/kill was interrupted; `spanfold run recover runs/kill` finishes it."]
+    assert (answer.document["folder"]["n_interrupted"], answer.document["folder"]["lost_records"]) == (1, 7)
+
+
+def test_a_run_folder_that_cannot_be_made_is_a_problem(spanfold: Spanfold, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    answer = spanfold("doctor", "--json", SPANFOLD_RUN_DIR=str(tmp_path / "file" / "runs"))
+
+    assert answer.code == Exit.FAILED
+    assert "expected a folder that can be written to" in answer.document["problems"][0]
+
+
+def test_doctor_knows_every_setting_and_every_extra() -> None:
+    assert set(VARIABLES) == {field.name for field in dataclasses.fields(Settings)}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    named = {
+        name: {requirement.split(">=")[0] for requirement in requirements if not requirement.startswith("spanfold[")}
+        | ({"numpy", "matplotlib"} if "spanfold[figures]" in requirements else set())
+        for name, requirements in extras.items()
+        if name != "all"
+    }
+    assert named == {name: set(packages) for name, packages in EXTRAS.items()}
+
+
+# --- deliver
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[int, list[bytes]]]:
+    """An OTLP collector that takes everything."""
+    bodies: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_port, bodies
+    server.shutdown()
+    server.server_close()
+    thread.join(30)
+
+
+def test_what_waits_is_sent_once(spanfold: Spanfold, runs: Path, collector: tuple[int, list[bytes]]) -> None:
+    port, bodies = collector
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+
+    first = spanfold("run", "deliver", "ok", "--json", **where)
+    second = spanfold("run", "deliver", "ok", "--json", **where)
+
+    (row,) = first.document["destinations"]
+    spans = len((runs / "ok" / "timings.jsonl").read_text().splitlines())
+    assert (first.code, row["sent"], row["refused"], row["waiting"]) == (Exit.DONE, spans, 0, 0)
+    (row,) = second.document["destinations"]
+    assert (second.code, row["sent"], row["waiting"]) == (Exit.DONE, 0, 0)
+    assert len(bodies) == 1
+    assert b"gpt-x" in bodies[0]
+
+
+def test_a_destination_that_is_down_leaves_everything_waiting(spanfold: Spanfold, runs: Path) -> None:
+    answer = spanfold(
+        "run",
+        "deliver",
+        "ok",
+        "--timeout",
+        "1",
+        "--json",
+        OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{free_port()}",
+    )
+
+    (row,) = answer.document["destinations"]
+    assert (answer.code, row["sent"]) == (Exit.FAILED, 0)
+    assert row["waiting"] > 0
+    assert row["reason"]
+
+
+def test_without_a_destination_nothing_can_be_delivered(spanfold: Spanfold, runs: Path) -> None:
+    answer = spanfold("run", "deliver", "ok")
+
+    assert answer.code == Exit.USAGE
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in answer.err
+
+
+def test_a_run_in_a_folder_that_is_read_only_can_be_looked_at(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        # Root may write everywhere: see that nothing was written instead.
+        before = {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
+    else:
+        for path in (runs, *runs.rglob("*")):
+            path.chmod(path.stat().st_mode & ~0o222)
+        before = {}
+
+    codes = [
+        spanfold(*words).code
+        for words in (("run", "list"), ("run", "show", "ok"), ("run", "verify", "ok"), ("doctor",))
+    ]
+
+    assert codes[:3] == [Exit.DONE] * 3
+    if before:
+        assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
+    else:
+        for path in (runs, *runs.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o700)
+    shutil.rmtree(runs)

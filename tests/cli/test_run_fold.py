@@ -1,0 +1,245 @@
+"""`run fold`, `run recover`, `run verify`: from the journal, and back to what was recorded."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spanfold.cli._exits import Exit
+from tests.cli.conftest import HANG_S, Spanfold, finish
+from tests.cli.test_run_show import fingerprint
+
+DOCUMENTS = ("M1/log.json", "langfuse_trace.json", "run.json", "timings.jsonl")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in DOCUMENTS}
+
+
+# --- fold
+
+
+def test_documents_that_were_thrown_away_come_back_byte_for_byte(spanfold: Spanfold, runs: Path) -> None:
+    before = contents(runs / "ok")
+    for name in DOCUMENTS:
+        (runs / "ok" / name).unlink()
+
+    document = spanfold("run", "fold", "ok", "--json").document
+
+    assert contents(runs / "ok") == before
+    assert [(d["path"], d["size_bytes"]) for d in document["documents"]] == [(n, len(before[n])) for n in DOCUMENTS]
+    assert document["status"] == "completed"
+
+
+def test_into_writes_elsewhere_and_leaves_the_run_alone(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
+    before = fingerprint(runs)
+
+    answer = spanfold("run", "fold", "ok", "--into", "view")
+
+    assert answer.code == Exit.DONE
+    assert fingerprint(runs) == before
+    assert contents(tmp_path / "view") == contents(runs / "ok")
+    assert [line.split()[0] for line in answer.lines] == ["document", *DOCUMENTS]
+
+
+def test_follow_keeps_documents_up_to_date_until_the_run_ends(live: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "spanfold", "run", "fold", "live", "--follow", "--into", "view", "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert follower.stderr is not None
+    assert "Ctrl-C stops" in follower.stderr.readline()
+
+    finish(live)
+    out, _ = follower.communicate(timeout=HANG_S)
+
+    assert follower.returncode == Exit.DONE
+    assert json.loads(out)["status"] == "completed"
+    assert contents(tmp_path / "view") == contents(tmp_path / "runs" / "live")
+
+
+def test_ctrl_c_ends_following_and_another_call_goes_on(
+    spanfold: Spanfold, live: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "spanfold", "run", "fold", "live", "--follow", "--into", "view"]
+    follower = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert follower.stderr is not None
+    follower.stderr.readline()
+    follower.send_signal(signal.SIGINT)
+    _, err = follower.communicate(timeout=HANG_S)
+    assert (follower.returncode, err.splitlines()[-1]) == (Exit.INTERRUPTED, "interrupted")
+
+    finish(live)
+
+    assert spanfold("run", "fold", "live", "--follow", "--into", "view").code == Exit.DONE
+    assert contents(tmp_path / "view") == contents(tmp_path / "runs" / "live")
+
+
+def test_a_run_that_is_being_recorded_is_not_folded_in_place(spanfold: Spanfold, live: subprocess.Popen[bytes]) -> None:
+    answer = spanfold("run", "fold", "live")
+
+    assert answer.code == Exit.LOCKED
+    assert f"process {live.pid}" in answer.err
+
+
+@pytest.mark.case("C-050")
+def test_a_damaged_journal_is_folded_as_far_as_it_goes_and_said_to_be_damaged(spanfold: Spanfold, runs: Path) -> None:
+    (journal,) = (runs / "ok" / "journal").glob("*.otlp.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:9]) + b"\0" * 200_000 + b"{broken\n" + b"".join(lines[9:]))
+
+    answer = spanfold("run", "fold", "ok", "--json")
+
+    assert answer.code == Exit.CORRUPT
+    assert answer.document["records"] == len(lines)
+    assert sum(damage["length"] for damage in answer.document["damage"]) == 200_000 + len(b"{broken\n")
+
+
+# --- recover
+
+
+def test_a_killed_run_is_recovered_once(spanfold: Spanfold, runs: Path) -> None:
+    before = fingerprint(runs / "kill")
+    plan = spanfold("run", "recover", "kill", "--dry-run", "--json")
+    assert plan.code == Exit.DONE
+    assert fingerprint(runs / "kill") == before
+
+    done = spanfold("run", "recover", "kill", "--json")
+
+    kinds = ["model_call", "agent", "stage", "run"]
+    assert (
+        [span["kind"] for span in plan.document["ended"]] == [span["kind"] for span in done.document["ended"]] == kinds
+    )
+    assert (plan.document["fold"], done.document["fold"]["status"]) == (None, "interrupted")
+    assert json.loads((runs / "kill" / "run.json").read_text())["run"]["status"] == "interrupted"
+    assert spanfold("run", "verify", "kill", "--json").document["state"] == "intact"
+    again = spanfold("run", "recover", "kill", "--json")
+    assert (again.code, again.document["changed"]) == (Exit.NOTHING, False)
+    shown = spanfold("run", "show", "kill")
+    assert "interrupted" in shown.lines[0]
+    assert "recover` finishes" not in shown.err
+    assert "recover" not in spanfold("run", "list").err
+
+
+def test_a_torn_last_line_is_set_aside(spanfold: Spanfold, runs: Path) -> None:
+    (journal,) = (runs / "kill" / "journal").glob("*.otlp.jsonl")
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"resourceSpans":[{"res')
+
+    document = spanfold("run", "recover", "kill", "--json").document
+
+    (torn,) = document["set_aside"]
+    assert (torn["offset"], torn["length"]) == (len(whole), 23)
+    assert Path(torn["moved_to"]).name.endswith(f".torn-{len(whole)}")
+    assert (runs.parent / torn["moved_to"]).read_bytes() == b'{"resourceSpans":[{"res'
+
+
+def test_a_run_at_work_is_not_recovered(spanfold: Spanfold, live: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    answer = spanfold("run", "recover", "live")
+
+    assert answer.code == Exit.LOCKED
+    assert f"process {live.pid} still alive" in answer.err
+
+
+def test_a_completed_run_has_nothing_to_recover(spanfold: Spanfold, runs: Path) -> None:
+    answer = spanfold("run", "recover", "ok")
+
+    assert answer.code == Exit.NOTHING
+    assert answer.out == ""
+    assert "nothing to recover" in answer.err
+
+
+# --- verify
+
+
+def test_an_untouched_run_is_intact(spanfold: Spanfold, runs: Path) -> None:
+    answer = spanfold("run", "verify", "ok", "--json")
+
+    assert answer.code == Exit.DONE
+    assert (answer.document["state"], answer.document["n_artifacts"]) == ("intact", 2)
+
+
+def test_a_changed_journal_byte_is_named(spanfold: Spanfold, runs: Path) -> None:
+    (journal,) = (runs / "ok" / "journal").glob("*.otlp.jsonl")
+    data = bytearray(journal.read_bytes())
+    at = data.index(b"gpt-x")
+    data[at] = ord("G")
+    journal.write_bytes(data)
+
+    answer = spanfold("run", "verify", "ok", "--json")
+
+    assert answer.code == Exit.CORRUPT
+    (finding,) = answer.document["journal"]["findings"]
+    assert (finding["code"], finding["severity"]) == ("edited", "error")
+    assert finding["offset"] <= at < finding["offset"] + finding["length"]
+
+
+@pytest.mark.parametrize("change", ["edited", "missing"])
+def test_a_changed_document_is_named_and_can_be_made_again(spanfold: Spanfold, runs: Path, change: str) -> None:
+    path = runs / "ok" / "M1" / "log.json"
+    text = path.read_text()
+    if change == "edited":
+        path.write_text(text.replace('"held out"', '"held 0ut"', 1))
+    else:
+        path.unlink()
+
+    answer = spanfold("run", "verify", "ok", "--json")
+
+    assert answer.code == Exit.CORRUPT
+    (document,) = answer.document["documents"]
+    assert (document["path"], document["kind"]) == ("M1/log.json", change)
+    if change == "edited":
+        assert (document["offset"], document["length"]) == (text.index('"held out"') + 6, 1)
+    assert "`spanfold run fold runs/ok` makes the documents again" in answer.err
+    assert spanfold("run", "fold", "ok").code == Exit.DONE
+    assert spanfold("run", "verify", "ok").code == Exit.DONE
+
+
+@pytest.mark.parametrize("change", ["edited", "missing", "foreign"])
+def test_a_changed_artifact_is_named(spanfold: Spanfold, runs: Path, change: str) -> None:
+    path = runs / "ok" / "M1" / "artifacts" / "c1_data.json"
+    path.unlink()
+    if change == "edited":
+        path.write_bytes(b"{}")
+    elif change == "foreign":
+        path.symlink_to(runs / "fail" / "M1" / "artifacts" / "c1_data.json")
+
+    answer = spanfold("run", "verify", "ok", "--json")
+
+    assert answer.code == Exit.CORRUPT
+    (artifact,) = answer.document["artifacts"]
+    assert (artifact["path"], artifact["kind"]) == ("M1/artifacts/c1_data.json", change)
+    assert change in spanfold("run", "verify", "ok").out
+
+
+def test_a_run_that_was_never_sealed_is_open_and_not_broken(
+    spanfold: Spanfold, runs: Path, live: subprocess.Popen[bytes]
+) -> None:
+    killed = spanfold("run", "verify", "kill", "--json")
+    recorded = spanfold("run", "verify", "live", "--json")
+
+    assert [(a.code, a.document["state"]) for a in (killed, recorded)] == [(Exit.DONE, "open")] * 2
+    assert (killed.document["is_recorded"], recorded.document["is_recorded"]) == (False, True)
+    assert "spanfold run recover runs/kill" in killed.err
+
+
+def test_verify_changes_nothing(spanfold: Spanfold, runs: Path) -> None:
+    before = fingerprint(runs)
+
+    for name in ("ok", "kill"):
+        spanfold("run", "verify", name)
+
+    assert fingerprint(runs) == before
+
+
+def test_a_copy_elsewhere_verifies_the_same(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "ok", tmp_path / "copy of it")
+
+    assert spanfold("run", "verify", "copy of it").code == Exit.DONE

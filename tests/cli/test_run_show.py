@@ -1,0 +1,209 @@
+"""`run show`: what happened, of a run in any state, without changing it."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spanfold.cli._exits import Exit
+from tests.cli.conftest import Spanfold, finish
+
+
+def fingerprint(folder: Path) -> dict[str, tuple[str, int]]:
+    return {
+        str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_completed_run_is_told_whole(spanfold: Spanfold, runs: Path) -> None:
+    run = spanfold("run", "show", "runs/ok", "--json").document
+
+    assert (run["name"], run["status"], run["is_sealed"]) == ("loop", "completed", True)
+    assert run["given"] == {"lr": 0.1, "tags": ["a", "b"], "deep": {"inner": None}}
+    assert run["results"] == {"verdict": "good"}
+    assert [
+        (s["stage"], s["cycle"], s["ended"], s["model_calls"], s["tools"], s["scores"], s["artifacts"], s["events"])
+        for s in run["stages"]
+    ] == [
+        ("M1", 0, 1, 1, 2, 1, 1, 1),
+        ("M1", 1, 1, 1, 2, 1, 1, 1),
+    ]
+    (model,) = run["models"]
+    assert (model["name"], model["provider"], model["calls"], model["failed"]) == ("gpt-x", "openai", 2, 0)
+    assert model["usage"] == {"input_tokens": 24, "output_tokens": 6} == run["totals"]["usage"]
+    assert {tool["name"]: (tool["calls"], tool["failed"]) for tool in run["tools"]} == {
+        "grep": (2, 0),
+        "broken": (2, 2),
+    }
+    (score,) = run["scores"]
+    assert (score["name"], score["count"], score["last_value"], score["min_value"], score["max_value"]) == (
+        "accuracy",
+        2,
+        0.6,
+        0.5,
+        0.6,
+    )
+    assert run["events"] == {"note": 2}
+    assert [artifact["path"] for artifact in run["artifacts"]] == [
+        "M1/artifacts/c0_data.json",
+        "M1/artifacts/c1_data.json",
+    ]
+    assert [(e["kind"], e["error_type"], e["count"], e["last_message"]) for e in run["errors"]] == [
+        ("tool", "ValueError", 2, "no such thing")
+    ]
+    assert run["open"] == []
+    assert run["damage"] == []
+
+
+def test_an_error_is_told_once_where_it_arose(spanfold: Spanfold, runs: Path) -> None:
+    run = spanfold("run", "show", "runs/fail", "--json").document
+
+    assert run["status"] == "failed"
+    assert run["error"]["error_type"] == "RuntimeError"
+    # It went through agent, stage and run; only the agent is where it arose.
+    assert [(e["kind"], e["stage"], e["error_type"]) for e in run["errors"] if e["error_type"] == "RuntimeError"] == [
+        ("agent", "M2", "RuntimeError")
+    ]
+
+
+@pytest.mark.case("C-037")
+def test_a_killed_run_shows_what_was_started_and_is_not_touched(spanfold: Spanfold, runs: Path) -> None:
+    before = fingerprint(runs)
+
+    answer = spanfold("run", "show", "runs/kill")
+    run = spanfold("run", "show", "runs/kill", "--json").document
+
+    assert fingerprint(runs) == before
+    assert run["status"] == "interrupted"
+    assert [(w["kind"], w["writer"]) for w in run["open"]] == [
+        (kind, "dead") for kind in ("run", "stage", "agent", "model_call")
+    ]
+    assert all(work["age_seconds"] > 0 for work in run["open"])
+    assert run["stages"][-1] | {"start": "", "depth": 0} == {
+        **dict.fromkeys(
+            ("ended", "failed", "interrupted", "model_calls", "agents", "tools", "scores", "artifacts", "events"), 0
+        ),
+        "stage": "inner work",
+        "cycle": 7,
+        "open": 1,
+        "seconds": 0.0,
+        "start": "",
+        "depth": 0,
+    }
+    assert re.search(r"inner work +7 +interrupted", answer.out)
+    assert "`spanfold run recover runs/kill` finishes this run." in answer.err
+
+
+def test_a_running_run_is_running_and_its_open_work_has_an_age(
+    spanfold: Spanfold, live: subprocess.Popen[bytes]
+) -> None:
+    run = spanfold("run", "show", "live", "--json").document
+
+    assert (run["status"], run["writer"], run["seconds"]) == ("running", "alive", None)
+    assert {work["writer"] for work in run["open"]} == {"alive"}
+    assert [file["pid"] for file in run["files"]] == [live.pid]
+
+    finish(live)
+    assert spanfold("run", "show", "live", "--json").document["status"] == "completed"
+
+
+def test_a_moved_run_without_documents_tells_the_same(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
+    before = spanfold("run", "show", "runs/ok", "--json").document
+    shutil.move(runs / "ok", tmp_path / "moved away")
+    for name in ("run.json", "timings.jsonl", "langfuse_trace.json"):
+        (tmp_path / "moved away" / name).unlink()
+
+    after = spanfold("run", "show", "moved away", "--json").document
+
+    varying = {"run_dir", "silent_seconds"}
+    assert {k: v for k, v in after.items() if k not in varying} == {k: v for k, v in before.items() if k not in varying}
+
+
+def test_processes_that_joined_a_run_are_part_of_it(spanfold: Spanfold, tmp_path: Path) -> None:
+    child = "import spanfold\nwith spanfold.model_call('child-model') as c: c.usage(input_tokens=5)"
+    program = (
+        "import spanfold, subprocess, sys\n"
+        "with spanfold.run('parent', dir='runs/parent'), spanfold.stage('M2', cycle=3), spanfold.agent('worker'):\n"
+        f"    for _ in range(2): subprocess.run([sys.executable, '-c', {child!r}], env=spanfold.child_env(), check=True)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+
+    run = spanfold("run", "show", "parent", "--json").document
+
+    assert len(run["files"]) == 3
+    assert [(m["name"], m["calls"], m["usage"]) for m in run["models"]] == [("child-model", 2, {"input_tokens": 10})]
+    assert [(s["stage"], s["cycle"], s["model_calls"], s["agents"]) for s in run["stages"]] == [("M2", 3, 2, 1)]
+
+
+def test_damage_is_told_with_its_place(spanfold: Spanfold, runs: Path) -> None:
+    (journal,) = (runs / "ok" / "journal").glob("*.otlp.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    at = sum(map(len, lines[:5]))
+    journal.write_bytes(b"".join(lines[:5]) + b"\0" * 4096 + b"".join(lines[5:]))
+
+    run = spanfold("run", "show", "runs/ok", "--json").document
+
+    assert [(d["offset"], d["length"], d["kind"]) for d in run["damage"]] == [(at, 4096, "malformed")]
+    assert run["records"] == len(lines)
+    assert f"bytes {at} to {at + 4096}" in spanfold("run", "show", "runs/ok").out
+
+
+@pytest.mark.parametrize("name", ["runs/ok", "ok", "latest"])
+def test_a_run_is_named_by_its_directory_its_name_or_as_the_latest(spanfold: Spanfold, runs: Path, name: str) -> None:
+    answer = spanfold("run", "show", name, "--json")
+
+    assert answer.document["run_dir"] == ("runs/evil" if name == "latest" else "runs/ok")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("nowhere", "found nothing there"),
+        ("file", "found a file there"),
+        ("empty", "found none"),
+        ("latest", "expected runs, found none"),
+    ],
+)
+def test_what_is_no_run_is_not_found_in_one_line(spanfold: Spanfold, tmp_path: Path, name: str, found: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+
+    answer = spanfold("run", "show", name)
+
+    assert answer.code == Exit.NOT_FOUND
+    assert answer.out == ""
+    assert found in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_a_journal_behind_a_link_is_refused(spanfold: Spanfold, runs: Path) -> None:
+    os.rename(runs / "ok" / "journal", runs / "journal")
+    (runs / "ok" / "journal").symlink_to(runs / "journal")
+
+    answer = spanfold("run", "show", "runs/ok")
+
+    assert answer.code == Exit.FAILED
+    assert "link" in answer.err
+
+
+def test_a_long_loop_is_printed_in_bounded_space_and_whole_as_json(spanfold: Spanfold, tmp_path: Path) -> None:
+    program = (
+        "import spanfold\n"
+        "with spanfold.run('long', dir='runs/long'):\n"
+        "    for cycle in range(200):\n"
+        "        with spanfold.stage('M1', cycle=cycle): pass\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+
+    answer = spanfold("run", "show", "long")
+
+    assert "… 170 more" in answer.out
+    assert len(answer.lines) < 60
+    assert len(spanfold("run", "show", "long", "--json").document["stages"]) == 200

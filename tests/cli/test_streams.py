@@ -1,0 +1,212 @@
+"""Streams: data on stdout, prose on stderr, colour only where it is wanted, and readers that go away."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from spanfold.cli._exits import Exit
+from tests.cli.conftest import HANG_S, Spanfold
+
+COLOUR = re.compile(r"\x1b\[\d+m")
+
+
+def on_terminal(*words: str, cwd: Path, columns: int = 80, **environment: str) -> tuple[int, str]:
+    """Run a command on a terminal and return its exit code and what the terminal was sent."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spanfold", *words],
+        cwd=cwd,
+        env={**os.environ, "TERM": "xterm", **environment},
+        stdin=follower,
+        stdout=follower,
+        stderr=subprocess.DEVNULL,
+        close_fds=True,
+    )
+    os.close(follower)
+    sent = b""
+    deadline = time.monotonic() + HANG_S
+    while time.monotonic() < deadline:
+        if select.select([leader], [], [], 1)[0]:
+            try:
+                block = os.read(leader, 65536)
+            except OSError:  # Linux says so when the other side is closed
+                break
+            if not block:
+                break
+            sent += block
+    os.close(leader)
+    return process.wait(HANG_S), sent.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_and_a_file_does_not(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
+    code, sent = on_terminal("run", "list", cwd=tmp_path, columns=120)
+
+    assert code == Exit.DONE
+    assert COLOUR.search(sent)
+    assert COLOUR.sub("", sent).splitlines()[0].split() == "run name status started (UTC) duration records".split()
+    assert "\x1b" not in spanfold("run", "list").out
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colour_where_it_is_not_wanted(runs: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    code, sent = on_terminal("run", "show", "fail", cwd=tmp_path, **environment)
+
+    assert code == Exit.DONE
+    assert "\x1b" not in sent
+    assert "RuntimeError" in sent
+
+
+def test_json_on_a_terminal_has_no_colours(runs: Path, tmp_path: Path) -> None:
+    code, sent = on_terminal("run", "list", "--json", cwd=tmp_path)
+
+    assert code == Exit.DONE
+    assert json.loads(sent)["schema"] == "spanfold.run_list/1"
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "list"),
+        ("run", "show", "ok"),
+        ("run", "show", "kill"),
+        ("run", "verify", "ok"),
+        ("timings", "plot", "ok"),
+    ],
+)
+def test_no_line_is_wider_than_the_terminal(runs: Path, tmp_path: Path, columns: int, words: tuple[str, ...]) -> None:
+    code, sent = on_terminal(*words, cwd=tmp_path, columns=columns)
+
+    assert code == Exit.DONE
+    wide = [line for line in COLOUR.sub("", sent).splitlines() if len(line) > columns]
+    assert wide == []
+
+
+def test_prose_is_on_stderr_and_data_on_stdout(spanfold: Spanfold, runs: Path) -> None:
+    answer = spanfold("run", "list")
+
+    assert "4 runs below runs: 2 completed" in answer.err
+    assert "below" not in answer.out
+    assert len(answer.lines) == 5
+
+
+@pytest.mark.case("C-026")
+@pytest.mark.parametrize(
+    "words", [("run", "list"), ("run", "show", "evil"), ("run", "tail", "evil", "--all", "--from-start")]
+)
+def test_what_a_run_says_cannot_drive_the_terminal(spanfold: Spanfold, runs: Path, words: tuple[str, ...]) -> None:
+    answer = spanfold(*words)
+
+    assert answer.code == Exit.DONE
+    assert [char for char in answer.out + answer.err if not (char.isprintable() or char == "\n")] == []
+    if "list" not in words:
+        assert "\\x1b[2J" in answer.out
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(runs: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spanfold", "run", "tail", "ok", "--all", "--from-start"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(HANG_S) == Exit.PIPE_CLOSED
+    assert err == b""
+
+
+@pytest.mark.parametrize("redirect", [">&-", "> /dev/full"])
+@pytest.mark.parametrize("words", ["run list", "run list --json", "run show ok"])
+def test_an_answer_that_can_go_nowhere_is_a_failure(runs: Path, tmp_path: Path, redirect: str, words: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m spanfold {words} {redirect}', sys.executable],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        timeout=HANG_S,
+        check=False,
+    )
+
+    assert done.returncode == Exit.FAILED
+    last = done.stderr.decode().splitlines()[-1]
+    assert "stdout is closed" in last or "No space left on device" in last
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+def test_a_closed_stderr_costs_nothing_but_the_prose(runs: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m spanfold run list --json 2>&-', sys.executable],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        timeout=HANG_S,
+        check=False,
+    )
+
+    assert done.returncode == Exit.DONE
+    assert len(json.loads(done.stdout)["runs"]) == 4
+
+
+def test_a_locale_without_the_characters_is_no_reason_to_fail(spanfold: Spanfold, runs: Path) -> None:
+    answer = spanfold("timings", "plot", "ok", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+
+    assert answer.code == Exit.DONE
+    assert answer.out.isascii()
+
+
+def test_json_is_utf_8_whatever_the_locale(spanfold: Spanfold, tmp_path: Path) -> None:
+    folder = tmp_path / "größe"
+    folder.mkdir()
+
+    answer = spanfold("run", "list", folder.name, "--json", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+
+    assert answer.document["folder"] == "größe"
+
+
+def test_ctrl_c_ends_a_command_with_130_and_one_line(live: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spanfold", "run", "tail", "live", "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()  # it follows now
+
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=HANG_S)
+
+    assert process.returncode == Exit.INTERRUPTED
+    assert err.decode().splitlines() == ["interrupted"]
+
+
+def test_a_traceback_is_there_for_whoever_asks(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "spanfold", "run", "show", "nowhere"],
+        cwd=tmp_path,
+        env={**os.environ, "SPANFOLD_TRACEBACK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+
+    assert done.returncode == Exit.NOT_FOUND
+    assert "Traceback" in done.stderr

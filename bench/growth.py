@@ -76,10 +76,10 @@ def render(result: dict[str, Any]) -> str:
         "growth, model calls of 0.5 KB with documents on",
         f"{'events':>9}{'CPU s':>9}{'µs/event':>10}{'peak MB':>9}{'run MB':>9}",
     ]
-    for r in result["rows"]:
-        lines.append(
-            f"{r['events']:9,}{r['cpu_s']:9.2f}{r['cpu_s'] / r['events'] * 1e6:10.1f}{r['peak_kb'] / 1024:9.0f}{r['run_bytes'] / 1e6:9.1f}"
-        )
+    lines += [
+        f"{r['events']:9,}{r['cpu_s']:9.2f}{r['cpu_s'] / r['events'] * 1e6:10.1f}{r['peak_kb'] / 1024:9.0f}{r['run_bytes'] / 1e6:9.1f}"
+        for r in result["rows"]
+    ]
     lines.append(f"exponent {result['exponent']:.3f}, memory {result['memory_kb_per_event']:.3f} KB per event\n")
     return "\n".join(lines)
 

@@ -49,43 +49,43 @@ class Discard(SpanExporter):
 def spanfold_loop(n: int) -> None:
     """Record the workload with spanfold."""
     for i in range(n):
-        with spanfold.stage("M1", cycle=i % 3, severity="high", ratio=1.5), spanfold.agent("reviewer", model="m"):
-            with spanfold.model_call("some-model", provider="openai", input=PROMPT, temperature=0.5) as call:
-                call.output(ANSWER)
-                call.usage(input_tokens=512, output_tokens=128)
-                call.served_model("some-model-2026-10")
+        with (
+            spanfold.stage("M1", cycle=i % 3, severity="high", ratio=1.5),
+            spanfold.agent("reviewer", model="m"),
+            spanfold.model_call("some-model", provider="openai", input=PROMPT, temperature=0.5) as call,
+        ):
+            call.output(ANSWER)
+            call.usage(input_tokens=512, output_tokens=128)
+            call.served_model("some-model-2026-10")
 
 
 def sdk_loop(tracer: Any, n: int) -> None:
     """Record the same workload with the OpenTelemetry SDK."""
     for i in range(n):
-        with tracer.start_as_current_span(
-            "M1", attributes={"kind": "stage", "stage": "M1", "cycle": i % 3, "severity": "high", "ratio": 1.5}
+        stage = {"kind": "stage", "stage": "M1", "cycle": i % 3, "severity": "high", "ratio": 1.5}
+        agent = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": "reviewer",
+            "gen_ai.request.model": "m",
+            "kind": "agent",
+        }
+        call = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "some-model",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.input.messages": PROMPT,
+            "kind": "model_call",
+            "temperature": 0.5,
+        }
+        with (
+            tracer.start_as_current_span("M1", attributes=stage),
+            tracer.start_as_current_span("invoke_agent reviewer", attributes=agent),
+            tracer.start_as_current_span("chat some-model", attributes=call) as span,
         ):
-            with tracer.start_as_current_span(
-                "invoke_agent reviewer",
-                attributes={
-                    "gen_ai.operation.name": "invoke_agent",
-                    "gen_ai.agent.name": "reviewer",
-                    "gen_ai.request.model": "m",
-                    "kind": "agent",
-                },
-            ):
-                with tracer.start_as_current_span(
-                    "chat some-model",
-                    attributes={
-                        "gen_ai.operation.name": "chat",
-                        "gen_ai.request.model": "some-model",
-                        "gen_ai.provider.name": "openai",
-                        "gen_ai.input.messages": PROMPT,
-                        "kind": "model_call",
-                        "temperature": 0.5,
-                    },
-                ) as span:
-                    span.set_attribute("gen_ai.output.messages", ANSWER)
-                    span.set_attribute("gen_ai.usage.input_tokens", 512)
-                    span.set_attribute("gen_ai.usage.output_tokens", 128)
-                    span.set_attribute("gen_ai.response.model", "some-model-2026-10")
+            span.set_attribute("gen_ai.output.messages", ANSWER)
+            span.set_attribute("gen_ai.usage.input_tokens", 512)
+            span.set_attribute("gen_ai.usage.output_tokens", 128)
+            span.set_attribute("gen_ai.response.model", "some-model-2026-10")
 
 
 class Cost(NamedTuple):

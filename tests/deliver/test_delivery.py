@@ -267,7 +267,7 @@ def test_a_killed_process_leaves_what_a_later_delivery_finishes(receiver, tmp_pa
 def test_a_hung_collector_never_delays_the_program(sending, tmp_path):
     with sending.answering(behaviour="hang", stores=False), spanfold.run("sent", dir=tmp_path / "run"):
         slowest = 0.0
-        for i in range(200):
+        for _ in range(200):
             begun = time.monotonic()
             with spanfold.timed("tick", phase="pass"):
                 pass
@@ -325,12 +325,13 @@ def test_langfuse_gets_what_its_server_maps(tmp_path, monkeypatch):
         monkeypatch.setenv("LANGFUSE_BASE_URL", langfuse.endpoint)
         monkeypatch.setenv("LANGFUSE_TRACING_ENVIRONMENT", "staging")
         spanfold.configure(langfuse=True)
-        with spanfold.run("digits", dir=tmp_path / "run", session_id="s-1", tags=["a", "b"]), spanfold.stage("M1"):
-            with spanfold.model_call("m", provider="openai", input=[{"role": "user", "content": "why?"}]) as call:
-                call.output("because").usage(
-                    input_tokens=100, output_tokens=40, cache_read_tokens=30, reasoning_tokens=10
-                )
-                call.served_model("m-2026")
+        with (
+            spanfold.run("digits", dir=tmp_path / "run", session_id="s-1", tags=["a", "b"]),
+            spanfold.stage("M1"),
+            spanfold.model_call("m", provider="openai", input=[{"role": "user", "content": "why?"}]) as call,
+        ):
+            call.output("because").usage(input_tokens=100, output_tokens=40, cache_read_tokens=30, reasoning_tokens=10)
+            call.served_model("m-2026")
         assert spanfold.flush(5).waiting == 0
     assert not [r.problem for r in langfuse.requests if r.problem]
     headers = langfuse.requests[0].headers

@@ -284,7 +284,7 @@ def test_tasks_started_together_are_siblings_whatever_becomes_of_them(where: Pat
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(results[n]) for n in (20, 30, 31)] == [ValueError, asyncio.CancelledError, int]
         else:
-            with pytest.raises(ExceptionGroup) as group:  # noqa: PT012 - the group is what the block raises
+            with pytest.raises(ExceptionGroup) as group:
                 async with asyncio.TaskGroup() as started:
                     for number in range(50):
                         started.create_task(work(number))

@@ -28,7 +28,9 @@ def lost(what: str, error: BaseException | None = None) -> None:
         if tb is not None:
             where = f" ({type(error).__name__} in {tb.tb_frame.f_code.co_name}, line {tb.tb_lineno})"
     try:
-        log.warning("spanfold lost %s%s; the program goes on. Further losses of this kind are only counted.", what, where)
+        log.warning(
+            "spanfold lost %s%s; the program goes on. Further losses of this kind are only counted.", what, where
+        )
     except Exception:
         losses["log messages"] += 1
 

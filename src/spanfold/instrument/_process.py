@@ -122,16 +122,15 @@ class _TracedExecutor(Executor):
         """Schedule a call that runs in the context of this one."""
         if self._across:
             return self._executor.submit(_call_in_child, carrier(), fn, args, kwargs)
-        return self._executor.submit(contextvars.copy_context().run, fn, *args, **kwargs)
+        run = contextvars.copy_context().run
+        return self._executor.submit(run, fn, *args, **kwargs)  # type: ignore[arg-type]  # mypy infers no ParamSpec through a ParamSpec
 
     def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[R]:
         """Like `Executor.map`; each call runs in the context of this one."""
         if self._across:
-            return self._executor.map(
-                _MapInChild(carrier(), fn), *iterables, timeout=timeout, chunksize=chunksize
-            )
+            return self._executor.map(_MapInChild(carrier(), fn), *iterables, timeout=timeout, chunksize=chunksize)
         return super().map(fn, *iterables, timeout=timeout, chunksize=chunksize)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -153,7 +152,11 @@ def _call_in_child(env: Mapping[str, str], fn: Callable[..., R], args: Any, kwar
     """Run a task of a process pool inside the span its `submit` call was made in."""
     with losing_only("the context of a pooled task"):
         known = state.joined
-        if env and (known is None or str(known.dir) != env[names.ENV_RUN_DIR] or known.trace_hex.decode() not in env[names.ENV_TRACEPARENT]):
+        if env and (
+            known is None
+            or str(known.dir) != env[names.ENV_RUN_DIR]
+            or known.trace_hex.decode() not in env[names.ENV_TRACEPARENT]
+        ):
             state.joined = join(env)
         elif env and known is not None:
             parent = env_parent(env)

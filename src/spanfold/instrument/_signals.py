@@ -30,8 +30,10 @@ _MAX_BUSY_S: Final = 1.0
 """How long the end is put off while the main thread is inside of our own code."""
 _OURS: Final = tuple(
     f"spanfold.{room}"
-    for room in ("_connect", "artifacts", "deliver", "fold", "fs", "journal", "redact")
-    + tuple(f"instrument.{module}" for module in ("_api", "_foreign", "_run", "_span", "_state"))
+    for room in (
+        *("_connect", "artifacts", "deliver", "fold", "fs", "journal", "redact"),
+        *(f"instrument.{module}" for module in ("_api", "_foreign", "_run", "_span", "_state")),
+    )
 )
 """Modules under which no code of the host runs for long; `_traced` is none of them."""
 

@@ -114,8 +114,9 @@ class State:
     def remove(self, run: Any) -> None:
         """Note that a run has ended."""
         with self.lock:
-            if self.runs.get(run.trace_hex) is run:
-                del self.runs[run.trace_hex]
+            trace_id = run.trace_hex
+            if self.runs.get(trace_id) is run:
+                del self.runs[trace_id]
             self.sole = next(iter(self.runs.values())) if len(self.runs) == 1 else None
 
     def forked(self) -> None:

@@ -94,16 +94,19 @@ class Encoder:
         """
         fragment = self.fragment(attributes, notes)
         encoded = self._joined(place, before, fragment)
-        head = b'{"traceId":"%b","spanId":"%b"%b,"flags":%d,"name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%b]' % (
-            trace_id,
-            span_id,
-            b',"parentSpanId":"%b"' % parent_span_id if parent_span_id else b"",
-            flags,
-            self._text(name),
-            otel_kind,
-            start_ns,
-            end_ns,
-            encoded,
+        head = (
+            b'{"traceId":"%b","spanId":"%b"%b,"flags":%d,"name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%b]'
+            % (
+                trace_id,
+                span_id,
+                b',"parentSpanId":"%b"' % parent_span_id if parent_span_id else b"",
+                flags,
+                self._text(name),
+                otel_kind,
+                start_ns,
+                end_ns,
+                encoded,
+            )
         )
         if not (trace_state or events or links or status_code):
             return head + b"}", fragment.sensitive or before.sensitive
@@ -325,7 +328,9 @@ _STARTED: Final = (
     b'{"timeUnixNano":"%%d","severityNumber":9,"eventName":"%b","attributes":[%%b],"flags":1,"traceId":"%%b","spanId":"%%b"}'
     % names.EVENT_STARTED.encode()
 )
-_JSON_FIELDS: Final = b'{"key":"%b","value":{"arrayValue":{"values":[{"stringValue":%%b}]}}}' % names.JSON_FIELDS.encode()
+_JSON_FIELDS: Final = (
+    b'{"key":"%b","value":{"arrayValue":{"values":[{"stringValue":%%b}]}}}' % names.JSON_FIELDS.encode()
+)
 _NOTES: Final = b'{"key":"%b","value":{"stringValue":%%b}}' % names.NOTES.encode()
 
 

@@ -35,9 +35,7 @@ class Frames:
         version: Version on our instrumentation scope.
     """
 
-    def __init__(
-        self, encoder: Encoder, gate: Gate, resource: Callable[[], Mapping[str, Any]], version: str
-    ) -> None:
+    def __init__(self, encoder: Encoder, gate: Gate, resource: Callable[[], Mapping[str, Any]], version: str) -> None:
         self._encoder = encoder
         self._gate = gate
         self._resource = resource

@@ -23,7 +23,6 @@ from spanfold.fold.overview import (
     StageWork,
 )
 from spanfold.fold.presence import Presence
-from spanfold.fold.routing import place, route
 from spanfold.fold.runs import fold_run, follow
 from spanfold.fold.show import show_run
 from spanfold.fold.tail import Moment, tail_run
@@ -56,8 +55,6 @@ __all__ = [
     "fold_run",
     "follow",
     "list_runs",
-    "place",
-    "route",
     "show_run",
     "tail_run",
     "urgency",

@@ -15,11 +15,11 @@ from spanfold import names
 from spanfold.errors import SpanfoldError
 from spanfold.fold.overview import RunOverview
 from spanfold.fold.presence import Presence, Writers
-from spanfold.fold.routing import RUN_DOCUMENT, STAGES
 from spanfold.fold.run_state import Status
 from spanfold.fold.show import show_run
 from spanfold.fs import SafeRoot
 from spanfold.journal import SUFFIX, file_heads, host_name, load
+from spanfold.routing import RUN_DOCUMENT, STAGES
 
 _JOURNAL: Final = "journal"
 _NOT_SEARCHED: Final = frozenset({_JOURNAL, *STAGES, "stages", "artifacts", "media", "node_modules", "__pycache__"})

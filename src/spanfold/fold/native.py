@@ -13,9 +13,9 @@ from spanfold.fold._moments import ts6
 from spanfold.fold.composing import joined_list, joined_object
 from spanfold.fold.entry import EVENT, LOST, RECOVERED, SCORE, SEALED, STARTED, Entry, loaded
 from spanfold.fold.family import Composition, Output, Urgency
-from spanfold.fold.routing import OTHER_STAGES, RUN, RUN_DOCUMENT, RUN_LABEL, Place, place
 from spanfold.fold.run_state import RunState, ending
 from spanfold.model import Event
+from spanfold.routing import OTHER_STAGES, RUN, RUN_DOCUMENT, RUN_LABEL, Place, place
 
 NATIVE_BUCKETS: Final = {
     "stage": "stage",

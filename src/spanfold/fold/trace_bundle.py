@@ -9,9 +9,9 @@ from spanfold.fold._moments import epoch_seconds
 from spanfold.fold.composing import joined_list, joined_object
 from spanfold.fold.entry import SCORE, Entry
 from spanfold.fold.family import Composition, Output, Urgency
-from spanfold.fold.routing import place
 from spanfold.fold.run_state import RunState, ending
 from spanfold.model import Span
+from spanfold.routing import place
 
 DOCUMENT: Final = "langfuse_trace.json"
 SPANS: Final = "spans"

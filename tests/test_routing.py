@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanfold.fold import place, route
 from spanfold.fs import split_relative
+from spanfold.routing import place, route
 
 
 @pytest.mark.contract("DL-031")
@@ -41,6 +41,7 @@ def test_a_letter_and_digit_inside_a_word_name_no_stage(tag: str) -> None:
 def test_stages_without_a_number_get_a_folder_of_their_own() -> None:
     assert place("load").document == "stages/load/log.json"
     assert place("load").label == "load"
+    assert (place("load").folder, place("m2_stats").folder, place(None).folder) == ("stages/load/", "M2/", "")
     assert place("m2_stats") == ("M2/log.json", "M2")
     assert place(None) == place("") == ("run.json", "RUN")
 

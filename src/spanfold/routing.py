@@ -1,4 +1,4 @@
-"""Which document a stage name leads to (DL section 5).
+"""Which document and folder a stage name leads to (DL section 5).
 
 The letter m and a digit 1 to 5 name a stage only as a word of their own, with
 anything but a letter or digit around it: `m1_probe`, `codegen_m2_stats` and
@@ -28,6 +28,11 @@ class Place(NamedTuple):
     """Path in the run directory."""
     label: str
     """`stage` of the records: `RUN`, `M1` to `M5`, or the name as it was given."""
+
+    @property
+    def folder(self) -> str:
+        """What stands before the name of a file of the stage in the run directory: `M1/`, and nothing under no stage."""
+        return "".join(self.document.rpartition("/")[:2])
 
 
 RUN: Final = Place(RUN_DOCUMENT, RUN_LABEL)

@@ -147,7 +147,8 @@ def test_any_edit_is_inside_the_range_that_is_named(
     (difference,) = found
     assert difference.path == name
     assert begin <= difference.offset
-    assert difference.offset + difference.length <= begin + len(edit)
+    # Where bytes were taken out is not unique when those behind them begin alike.
+    assert difference.length == 0 or difference.offset + difference.length <= begin + len(edit)
     # The named range is all there is to it: with the right bytes in its place the document is whole again.
     rest = len(changed) - difference.offset - difference.length
     assert changed[: difference.offset] == whole[: difference.offset]

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import random
 import shutil
 import tempfile
@@ -17,6 +18,8 @@ from spanfold import names
 from spanfold.fold import Engine, check_documents, fold_run
 from tests.fold.journals import JournalFile, documents, json_text, set_fields
 
+# Thousands of files are flushed to the device in these tests; on a disk that is all the time they take.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 STAGES = ("M1", "m2_stats", "load", "../x", "Ünïcode", "", None)
 
 
@@ -192,7 +195,7 @@ def assert_sequence(found: dict[str, bytes]) -> None:
 @given(steps)
 def test_a_fold_of_one_process_that_was_disturbed_leaves_the_bytes_of_a_fold_from_nothing(script: list[Step]) -> None:
     # With one file nothing is folded again at the end: what was folded step by step must be right by itself.
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         play(Path(folder), [step._replace(file=0) for step in script])
 
 
@@ -200,7 +203,7 @@ def test_a_fold_of_one_process_that_was_disturbed_leaves_the_bytes_of_a_fold_fro
 def test_a_fold_that_was_stopped_killed_and_disturbed_leaves_the_bytes_of_a_fold_from_nothing(
     script: list[Step],
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         play(Path(folder), script)
 
 
@@ -222,7 +225,7 @@ def test_so_does_one_of_a_long_run(seed: int, several: bool) -> None:
         )
         for position in range(400)
     ]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         play(Path(folder), script)
 
 
@@ -248,7 +251,7 @@ def test_the_name_and_place_of_the_run_directory_are_in_no_document(script: list
 
 
 def _with_journal(script: list[Step], check: Callable[[Path], None]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         run_dir = Path(folder) / "run"
         files = [JournalFile(run_dir / "journal", f"20260131T090507Z-{n}-00000000") for n in range(3)]
         files[0].event("first")

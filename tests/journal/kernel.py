@@ -2,15 +2,17 @@
 
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import pytest
 
@@ -30,14 +32,68 @@ def refused(calls: list[str], error: int, act: Callable[[], _T]) -> _T:
 
     The filter (seccomp, `man 2 seccomp`) goes with the thread: what runs elsewhere or later is not refused.
     """
+    numbers = _numbers()
+    answer = 0x00050000 | error  # SECCOMP_RET_ERRNO
+    return _in_thread(lambda: _install(numbers, calls, answer, flags=0), act)
+
+
+def _numbers() -> dict[str, int]:
     numbers = _CALLS.get(platform.machine())
     if numbers is None or platform.system() != "Linux":
         pytest.skip("needs the seccomp filters of Linux on x86_64 or aarch64")
+    return numbers
+
+
+class Flush(NamedTuple):
+    """One call of fsync."""
+
+    path: Path
+    """What is flushed."""
+    size: int
+    """Its size when the flush begins."""
+
+
+def watched(act: Callable[[list[Flush]], _T], *, delay_s: float = 0.0) -> _T:
+    """Act in a thread whose calls of fsync, and those of threads it starts, are noted before they begin.
+
+    Args:
+        act: Called with the list of flushes, which grows meanwhile.
+        delay_s: How much slower the device is made.
+    """
+    numbers = _numbers()
+    flushes: list[Flush] = []
+    listener: list[int] = []
+
+    def install() -> None:
+        # SECCOMP_RET_USER_NOTIF, SECCOMP_FILTER_FLAG_NEW_LISTENER
+        listener.append(_install(numbers, ["fsync"], 0x7FC00000, flags=1 << 3))
+        threading.Thread(target=_watch, args=(listener[0], flushes, delay_s), daemon=True).start()
+
+    return _in_thread(install, lambda: act(flushes))
+
+
+def _watch(listener: int, flushes: list[Flush], delay_s: float) -> None:
+    # struct seccomp_notif is 80 bytes (id, pid, flags, call, architecture, instruction, six arguments), the answer 24.
+    while True:
+        notice = bytearray(80)
+        try:
+            fcntl.ioctl(listener, 0xC0502100, notice)  # SECCOMP_IOCTL_NOTIF_RECV
+        except OSError:
+            return os.close(listener)  # the last thread has ended
+        number, _, _, _, _, _, fd = struct.unpack_from("QIIiIQQ", notice)
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        flushes.append(Flush(path, os.fstat(fd).st_size))
+        time.sleep(delay_s)
+        # SECCOMP_IOCTL_NOTIF_SEND, SECCOMP_USER_NOTIF_FLAG_CONTINUE
+        fcntl.ioctl(listener, 0xC0182101, struct.pack("QqiI", number, 0, 0, 1))
+
+
+def _in_thread(prepare: Callable[[], object], act: Callable[[], _T]) -> _T:
     outcome: list[tuple[bool, object]] = []
 
     def run() -> None:
         try:
-            _install(numbers, calls, error)
+            prepare()
             outcome.append((True, act()))
         except BaseException as raised:
             outcome.append((False, raised))
@@ -52,9 +108,9 @@ def refused(calls: list[str], error: int, act: Callable[[], _T]) -> _T:
     return result  # type: ignore[return-value]
 
 
-def _install(numbers: dict[str, int], calls: list[str], error: int) -> None:
+def _install(numbers: dict[str, int], calls: list[str], refuse: int, *, flags: int) -> int:
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06  # BPF_LD+W+ABS, BPF_JEQ+K, BPF_JGE+K, BPF_RET+K
-    refuse, allow = 0x00050000 | error, 0x7FFF0000  # SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW
+    allow = 0x7FFF0000  # SECCOMP_RET_ALLOW
     code = [(load, 0, 0, 0)]  # the number of the call
     for call in calls:
         if call not in ("write", "ftruncate"):
@@ -73,8 +129,10 @@ def _install(numbers: dict[str, int], calls: list[str], error: int) -> None:
     header = struct.pack("HxxxxxxP" if struct.calcsize("P") == 8 else "HxxP", len(code), ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
-    if libc.syscall(numbers["seccomp"], 1, 0, ctypes.create_string_buffer(header, len(header))):
+    made: int = libc.syscall(numbers["seccomp"], 1, flags, ctypes.create_string_buffer(header, len(header)))
+    if made < 0:
         pytest.skip(f"needs a kernel that takes seccomp filters, found {errno.errorcode[ctypes.get_errno()]}")
+    return made
 
 
 @contextmanager

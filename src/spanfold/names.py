@@ -180,6 +180,31 @@ SCOPE_ALLOW: Final[tuple[str, ...]] = (
 )
 """Prefixes of instrumentation scopes journaled by default; a span with any `gen_ai.` attribute is too."""
 
+@functools.lru_cache(maxsize=4096)
+def is_content(key: str) -> bool:
+    """Whether an attribute holds message content: what `content="none"` and `"local"` are about, in any dialect."""
+    return _CONTENT.match(key) is not None
+
+
+_CONTENT: Final = re.compile(
+    r"""
+      spanfold\.(input|output)(_form)?$
+    | gen_ai\.(input|output)\.messages | gen_ai\.system_instructions | gen_ai\.(prompt|completion)($|\.\d|\.variable\.)
+    | gen_ai\.tool\.(definitions|call\.(arguments|result)) | gen_ai\.(retrieval|memory)\.(query\.text|documents|records)
+    | (input|output)\.value$
+    | llm\.(prompts|completions|input_messages|output_messages|prompt_template|tools|function_call)(\.|$)
+    | tool\.parameters$ | tool_call\.function\.arguments$ | (retrieval\.documents|reranker|embedding)\.
+    | traceloop\.(entity\.(input|output)|prompt) | langfuse\.(observation|trace)\.(input|output)$
+    | (pydantic_ai\.)?all_messages | events$ | final_result$ | tool_(arguments|response)$ | model_request_parameters$
+    """,
+    re.VERBOSE,
+)
+
+CONTENT_EVENT: Final = re.compile(
+    r"gen_ai\.((system|user|assistant|tool)\.message|choice|content\.\w+|client\.inference\.operation\.details)$"
+)
+"""Names of span events of other instrumentors that exist to carry message content."""
+
 # --- journal lines -----------------------------------------------------------------------------------------------
 
 JOURNAL_FORMAT: Final = "spanfold.journal/1"

@@ -21,7 +21,7 @@ from spanfold.instrument._api import (
     timed,
     tool,
 )
-from spanfold.instrument._foreign import bridge
+from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losses
 from spanfold.instrument._process import child_env, traced_executor
 from spanfold.instrument._provider import SpanfoldTracerProvider

@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 
 from spanfold import names
-from spanfold.fs import SafeRoot, safe_name
+from spanfold.fs import SafeRoot
 from spanfold.instrument import _process, _signals
-from spanfold.instrument._foreign import bridge
+from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._noop import NOOP, NoopSpan
 from spanfold.instrument._run import Run, finish_unfinished
@@ -26,16 +26,22 @@ from spanfold.instrument._span import (
     Anchor,
     ModelCallSpan,
     RecordedSpan,
+    Stand,
     ToolSpan,
     agent_attributes,
+    as_number,
+    as_text,
     get_context,
     judged,
     model_attributes,
     tool_attributes,
 )
 from spanfold.instrument._state import state
-from spanfold.journal import AttributeValue, Fragment, JsonText, field_key, store, to_tree
+from spanfold.journal import AttributeValue, Fragment, field_key, store, to_tree
+from spanfold.routing import place
 from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
+
+_INT64: Final = 1 << 63
 
 Near = RecordedSpan | Anchor
 """The span around a new one: ours, or the stand-in for one of another process."""
@@ -101,10 +107,18 @@ def run(name: str, dir: str | Path | None = None, **fields: Any) -> "Run | NoopR
     try:
         if not state.ready().enabled:
             return NoopRun(name)
-        return Run(str(name), None if dir is None else Path(dir), fields)
+        return Run(as_text(name), None if dir is None else Path(dir), fields)
     except Exception as error:
         lost("a run", error)
-        return NoopRun(str(name))
+        return NoopRun(as_text(name))
+
+
+class Scope(NamedTuple):
+    """The instrumentation scope of a span that is not ours."""
+
+    name: str
+    version: str
+    schema_url: str
 
 
 class NoopRun(NoopSpan):
@@ -149,12 +163,18 @@ def current_parent(context: Context | None = None) -> tuple[Near | None, bytes]:
 
 
 def _outer_parent(current: object) -> tuple[Near | None, bytes]:
+    if isinstance(current, Stand):
+        if current.near.run.closed:
+            lost("records made after the end of their run")
+            return None, b""
+        return current.near, current.parent_id
     if not state.runs and not _joinable():
         return None, b""
     if isinstance(current, trace.Span) and (found := current.get_span_context()).is_valid:
         owner = state.runs.get(f"{found.trace_id:032x}".encode())
         if owner is not None:
-            return bridge.processor.anchor(found.span_id) or owner.span, f"{found.span_id:016x}".encode()
+            span_id = f"{found.span_id:016x}".encode()
+            return bridge.processor.place_below(found.span_id) or (owner.open_spans.get(span_id) or owner.span, span_id)
     if state.sole is not None:
         return state.sole.span, b""
     if state.runs:
@@ -185,6 +205,7 @@ def _joinable() -> bool:
 
 
 _Span = TypeVar("_Span", bound=RecordedSpan)
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 def _begin(span: _Span, fields: Mapping[str, Any]) -> _Span:
@@ -199,16 +220,22 @@ def _begin(span: _Span, fields: Mapping[str, Any]) -> _Span:
 
 
 def start_span(
-    name: str, context: Context | None, *, otel_kind: int, start_ns: int | None
-) -> RecordedSpan | NoopSpan:
-    """Start a span of kind `span` for a tracer: not current by `with`, as OpenTelemetry wants it."""
-    near, parent_id = current_parent(context)
-    if near is None:
-        return NOOP
+    name: str, near: Near, parent_id: bytes, *, otel_kind: int, start_ns: int | None, scope: Scope | None
+) -> RecordedSpan:
+    """Start a span for a tracer: not current by `with`, as OpenTelemetry wants it.
+
+    Args:
+        name: Its name.
+        near: The recorded span around it.
+        parent_id: Its real parent, when that is another one.
+        otel_kind: OTLP SpanKind.
+        start_ns: Wall clock, when it is not now.
+        scope: The library that makes it, when the record must say so: then it has no kind of ours.
+    """
     span = RecordedSpan(
         near.run,
-        str(name),
-        "span",
+        as_text(name),
+        "span" if scope is None else "",
         near,
         parent_id=parent_id,
         stage=near.stage,
@@ -217,7 +244,11 @@ def start_span(
         start_ns=start_ns,
         scoped=False,
     )
-    return _begin(span, {})
+    if scope is not None:
+        span.frame = near.run.journal.frame(
+            "span", scope_name=scope.name, scope_version=scope.version, schema_url=scope.schema_url
+        )
+    return _begin(span, _NO_FIELDS)
 
 
 _statics: dict[tuple[Any, ...], tuple[str, Fragment]] = {}
@@ -270,7 +301,6 @@ def begin_span(kind: str, name: str, near: Near, parent_id: bytes, *, stage: str
     return _begin(span, _NO_FIELDS)
 
 
-_NO_FIELDS: Mapping[str, Any] = {}
 
 
 def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan | NoopSpan:
@@ -287,7 +317,7 @@ def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan
         if near is None:
             return NOOP
         bridge.join()
-        name = name if type(name) is str else str(name)
+        name = as_text(name)
         if cycle is not None and type(cycle) is not int:
             cycle, fields = None, {"cycle_given": cycle, **fields}
         span = RecordedSpan(
@@ -323,7 +353,7 @@ def model_call(
             return NOOP
         key: tuple[Any, ...] = ("model_call", operation, model, provider)
         if not (type(model) is str and type(operation) is str and (provider is None or type(provider) is str)):
-            key = ("model_call", *(v if v is None else str(store(v)[0]) for v in (operation, model, provider)))
+            key = ("model_call", *(v if v is None else as_text(v) for v in (operation, model, provider)))
         known = _statics.get(key) or _static(near.run, key, f"{key[1]} {key[2]}", model_attributes(*key[1:]))
         span = ModelCallSpan(
             near.run,
@@ -361,7 +391,7 @@ def agent(
         near, parent_id = current_parent()
         if near is None:
             return NOOP
-        key: tuple[Any, ...] = ("agent", *(v if v is None or type(v) is str else str(store(v)[0]) for v in (name, model, provider)))
+        key: tuple[Any, ...] = ("agent", *(v if v is None else as_text(v) for v in (name, model, provider)))
         known = _statics.get(key) or _static(near.run, key, f"invoke_agent {key[1]}", agent_attributes(*key[1:]))
         span = AgentSpan(
             near.run,
@@ -396,7 +426,7 @@ def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fiel
         near, parent_id = current_parent()
         if near is None:
             return NOOP
-        key = ("tool", name if type(name) is str else str(store(name)[0]))
+        key = ("tool", as_text(name))
         known = _statics.get(key) or _static(near.run, key, f"execute_tool {key[1]}", tool_attributes(*key[1:]))
         span = ToolSpan(
             near.run, known[0], "tool", near, parent_id=parent_id, stage=near.stage, cycle=near.cycle, before=known[1]
@@ -426,7 +456,7 @@ def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan
             return NOOP
         if phase is not None:
             fields = {"phase": phase, **fields}
-        name = name if type(name) is str else str(name)
+        name = as_text(name)
         span = RecordedSpan(near.run, name, "timing", near, parent_id=parent_id, stage=near.stage, cycle=near.cycle)
         return _begin(span, fields)
     except Exception as error:
@@ -447,26 +477,27 @@ def score(name: str, value: float | bool | str, *, comment: str | None = None, *
         near, parent_id = current_parent()
         if near is None:
             return
-        attributes: dict[str, AttributeValue] = {names.SCORE_NAME: str(name)}
-        stored, note = store(value)
-        if note is not None or type(stored) is JsonText:
+        attributes: dict[str, AttributeValue] = {names.SCORE_NAME: as_text(name)}
+        number = as_number(value)
+        label, note = (None, None) if number is not None else to_tree(value)
+        if number is not None:
+            attributes[names.SCORE_VALUE] = number if -_INT64 <= number < _INT64 else float(number)
+        elif type(label) is str and note in (None, "surrogates"):
+            attributes[names.SCORE_LABEL] = label
+        else:
             lost("scores that are no number, boolean or text")
             return
-        if type(stored) is str:
-            attributes[names.SCORE_LABEL] = stored
-        else:
-            attributes[names.SCORE_VALUE] = stored
         if comment is not None:
             attributes[names.SCORE_COMMENT] = comment
         _write_event(near, parent_id, names.EVENT_SCORE, attributes, fields)
 
 
-def event(name: str, **fields: Any) -> None:
+def event(name: str, /, **fields: Any) -> None:
     """Record a moment of the current span, on disk when this returns."""
     with losing_only("events"):
         near, parent_id = current_parent()
         if near is not None:
-            _write_event(near, parent_id, str(name), {}, fields)
+            _write_event(near, parent_id, as_text(name), {}, fields)
 
 
 def _write_event(
@@ -514,7 +545,7 @@ def artifact(name: str, value: Any) -> Path | None:
         near, parent_id = current_parent()
         if near is None:
             return None
-        return _store_artifact(near, parent_id, str(name), value)
+        return _store_artifact(near, parent_id, as_text(name), value)
     return None
 
 
@@ -523,7 +554,7 @@ def _store_artifact(near: Near, parent_id: bytes, name: str, value: Any) -> Path
 
     assert state.gate is not None
     recording = near.run
-    folder = f"{artifact_folder(near.stage)}artifacts"
+    folder = f"{place(near.stage).folder}artifacts"
     stem = name if near.cycle is None else f"c{near.cycle}_{name}"
     gate = state.gate
 
@@ -538,16 +569,6 @@ def _store_artifact(near: Near, parent_id: bytes, name: str, value: Any) -> Path
         near.add_artifact({"name": name, **facts})
     _write_event(near, parent_id, names.EVENT_ARTIFACT, {}, {"artifact": name, **facts})
     return recording.dir / stored.path if stored.path else None
-
-
-def artifact_folder(stage_name: str | None) -> str:
-    """Return the folder prefix of a stage's artifacts inside the run directory, "" under no stage."""
-    from spanfold.names import route
-
-    if stage_name is None:
-        return ""
-    routed = route(stage_name)
-    return f"{routed}/" if routed else f"stages/{safe_name(stage_name)}/"
 
 
 class FlushResult(NamedTuple):

@@ -3,11 +3,14 @@
 Span status and `error.type` follow the general OpenTelemetry conventions for
 recording errors. The event is a log record named `exception`, since exceptions
 as span events are deprecated upstream; to change that, change `exception_event`.
+
+The exception itself is only read, and nothing of it is kept.
 """
 
 import asyncio
 import traceback
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, cast
 
 from spanfold import names
 from spanfold.journal import clean_text
@@ -16,7 +19,17 @@ MAX_MESSAGE: Final = 4_096
 """Characters kept of an exception's text."""
 MAX_STACKTRACE: Final = 65_536
 """Characters kept of a stack trace: its end, where the error is."""
+MAX_LINE: Final = 8_192
+"""Characters kept of each line of a stack trace."""
+MAX_FRAMES: Final = 200
+"""Frames shown of each traceback: the innermost."""
+MAX_RELATED: Final = 100
+"""Causes, contexts and members of groups; of an exception that has more only its own traceback is shown."""
+_TRAIL: Final = 16
 UNPRINTABLE: Final = "<unprintable>"
+
+Trail = tuple[int, tuple[tuple[int, int], ...]]
+"""Identity of an exception and the innermost places it came through."""
 
 
 class Ending(NamedTuple):
@@ -32,19 +45,23 @@ class Ending(NamedTuple):
 
 def type_name(error: BaseException) -> str:
     """Return the class of an exception; built-in classes without module, as upstream writes `error.type`."""
-    kind = type(error)
-    module, name = kind.__module__, kind.__qualname__
-    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+    # Through `type` itself: a metaclass of the host may answer for its classes, or raise.
+    kind: type = type(error)
+    name: str = type.__getattribute__(kind, "__qualname__")
+    module: object = type.__getattribute__(kind, "__module__")
+    return name if module in ("builtins", "__main__") or not isinstance(module, str) else f"{module}.{name}"
 
 
 def message(error: BaseException) -> str:
     """Return the text of an exception, `<unprintable>` when it cannot say it."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - the host's __str__; whatever it raises must not replace the host's exception
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the host's __str__: whatever it raises must not replace the host's exception
         return UNPRINTABLE
-    text = clean_text(str.__str__(text))[0]
-    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}...[{len(text)} characters]"
+    text = str.__str__(text)
+    return clean_text(text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}...[{len(text)} characters]")[0]
 
 
 def ending(error: BaseException) -> Ending:
@@ -62,12 +79,71 @@ def ending(error: BaseException) -> Ending:
     return Ending(2, name, "", None, True)
 
 
-def exception_event(error: BaseException, escaped: bool = True) -> dict[str, Any]:
+def exception_event(error: BaseException) -> dict[str, Any]:
     """Return the attributes of the `exception` event."""
-    attributes: dict[str, Any] = {names.EXCEPTION_TYPE: type_name(error), names.EXCEPTION_MESSAGE: message(error)}
+    name, text = type_name(error), message(error)
     try:
-        text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - formatting calls the host's __str__ and reads its sources
-        return attributes
-    attributes[names.EXCEPTION_STACKTRACE] = clean_text(text[-MAX_STACKTRACE:])[0]
-    return attributes
+        if _has_many_related(error):
+            lines = _plain_trace(error, name, text)
+        else:
+            lines = traceback.format_exception(error, limit=-MAX_FRAMES)
+    except Exception:  # it calls the host's code: notes, attributes of classes
+        lines = _plain_trace(error, name, text)
+    trace = clean_text(_end_of(lines, MAX_STACKTRACE))[0]
+    return {names.EXCEPTION_TYPE: name, names.EXCEPTION_MESSAGE: text, names.EXCEPTION_STACKTRACE: trace}
+
+
+def _plain_trace(error: BaseException, name: str, text: str) -> list[str]:
+    return [*traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES), f"{name}: {text}\n"]
+
+
+def trail(error: BaseException) -> Trail:
+    """Return what tells this exception from another one, without keeping it.
+
+    The address alone does not: the next exception is often made where the last
+    one was freed.
+    """
+    places: list[tuple[int, int]] = []
+    tb = error.__traceback__
+    while tb is not None:
+        places.append((id(tb.tb_frame.f_code), tb.tb_lasti))
+        tb = tb.tb_next
+    return id(error), tuple(places[-_TRAIL:])
+
+
+def is_same(earlier: Trail, later: Trail) -> bool:
+    """Whether a trail is the continuation of an earlier one, seen further out."""
+    length = len(earlier[1])
+    return earlier[0] == later[0] and (not length or earlier[1] == later[1][-length:])
+
+
+def _has_many_related(error: BaseException) -> bool:
+    found = _related(error)
+    return any(count >= MAX_RELATED for count, _ in enumerate(found))
+
+
+def _related(error: BaseException) -> Iterator[BaseException]:
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        waiting += (found.__cause__, found.__context__)
+        if isinstance(found, BaseExceptionGroup):
+            waiting += cast("BaseExceptionGroup[BaseException]", found).exceptions[: MAX_RELATED + 1]
+
+
+def _end_of(lines: list[str], limit: int) -> str:
+    """Return the last `limit` characters of joined lines, without joining more."""
+    kept: list[str] = []
+    for line in reversed(lines):
+        # One long line, the exception's own text, must not push the frames out.
+        line = line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}...[{len(line)} characters]\n"
+        kept.append(line[-limit:])
+        limit -= len(kept[-1])
+        if limit <= 0:
+            break
+    return "".join(reversed(kept))

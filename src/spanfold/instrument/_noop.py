@@ -23,11 +23,11 @@ class NoopSpan(NonRecordingSpan):
     ) -> None:
         return None
 
-    def set(self, **fields: Any) -> Self:
+    def set(self, /, **fields: Any) -> Self:
         """Do nothing."""
         return self
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, /, **fields: Any) -> None:
         """Do nothing."""
 
     def input(self, value: Any) -> Self:

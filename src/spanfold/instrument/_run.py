@@ -21,7 +21,7 @@ from spanfold import names
 from spanfold.errors import SpanfoldError, UnsafeEntryError
 from spanfold.fs import SafeRoot, fsync_folder, safe_name
 from spanfold.instrument import _ids, _signals
-from spanfold.instrument._foreign import bridge
+from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._host import host_facts
 from spanfold.instrument._span import Anchor, OfThisProcess, RecordedSpan, fork_generation

@@ -7,6 +7,9 @@ counted (`_guard`). Mutable values are encoded when they are set, so changing
 them later changes nothing, and nothing of the host is kept after the end.
 """
 
+import decimal
+import fractions
+import math
 import os
 import threading
 import time
@@ -23,17 +26,20 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags, Tra
 
 from spanfold import names
 from spanfold.instrument import _ids
-from spanfold.instrument._exceptions import ending, exception_event, message
+from spanfold.instrument._exceptions import Trail, ending, exception_event, is_same, message, trail
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.journal import (
     EMPTY,
     AttributeValue,
     Fragment,
+    Frame,
     Journal,
     JsonText,
     Place,
+    dump,
     encode_messages,
     field_key,
+    load,
     store,
     to_json,
     to_tree,
@@ -84,6 +90,14 @@ if hasattr(os, "register_at_fork"):
 def fork_generation() -> int:
     """Return how often this process is a fork of one that had imported this module."""
     return _fork.generation
+
+
+def as_text(value: Any) -> str:
+    """Return a name, whatever it was given as: text as it is, a member of a text enum by its value, else JSON text."""
+    if type(value) is str:
+        return value
+    tree, _ = to_tree(value, max_nodes=100, max_text=4_096)
+    return tree if type(tree) is str else dump(tree)
 
 
 _T = TypeVar("_T")
@@ -189,7 +203,7 @@ class Anchor:
         self._id = span_id
         self.stage = stage
         self.cycle = cycle
-        self._seen_error = 0
+        self._seen_error: Trail | None = None
 
     def _child_started(self, mono: int) -> None:
         """Time of children is counted by the process that recorded the span."""
@@ -199,6 +213,31 @@ class Anchor:
 
     def _child_reported(self, start: int, end: int) -> None:
         """Time of children is counted by the process that recorded the span."""
+
+
+class UnrecordedId(bytes):
+    """Id of a span that is a parent and not journaled, with the id of its nearest ancestor that is."""
+
+    recorded: bytes
+
+    def __new__(cls, span_id: bytes, recorded: bytes) -> Self:
+        made = super().__new__(cls, span_id)
+        made.recorded = recorded
+        return made
+
+
+def id_of(near: "RecordedSpan | Anchor") -> bytes:
+    """Return the id of a span or of its stand-in, 16 hex digits."""
+    return near._id  # pyright: ignore[reportPrivateUsage]  # the module's own
+
+
+class Stand(trace.NonRecordingSpan):
+    """What is current where a recorded span cannot be: below a span that is not recorded, or in another process."""
+
+    def __init__(self, context: SpanContext, near: "RecordedSpan | Anchor", parent_id: bytes) -> None:
+        super().__init__(context)
+        self.near = near
+        self.parent_id = parent_id
 
 
 class OfThisProcess:
@@ -226,7 +265,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
     ended = False
     _status = 0
     _status_message = ""
-    _seen_error = 0
+    _seen_error: Trail | None = None
     _entered = False
     _retroactive = False
     _is_recorded = False
@@ -241,6 +280,10 @@ class RecordedSpan(OfThisProcess, trace.Span):
     _span_context: SpanContext | None = None
     _context: Context | None = None
     _previous: Context | None = None
+    frame: Frame | None = None
+    """The line around its record, when it is not that of our own scope."""
+    mirrored: Any = None
+    """The same span as the host's provider is shown it, where the host has one."""
 
     def __init__(
         self,
@@ -291,7 +334,9 @@ class RecordedSpan(OfThisProcess, trace.Span):
             self.parent = parent
             self.depth = 0 if parent.kind == "run" else parent.depth + 1
             self._parent_id = parent_id or parent._id  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
-        if start_ns is None:
+            if type(parent_id) is UnrecordedId:
+                self._attributes[names.RECORDED_PARENT] = parent_id.recorded.decode()
+        if type(start_ns) is not int:
             self.start_ns = time.time_ns()
             self._mono = mono = _perf()
             if parent is not None:
@@ -331,7 +376,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
 
     # -- facts
 
-    def set(self, **fields: Any) -> Self:
+    def set(self, /, **fields: Any) -> Self:
         """Set fields of the record; each becomes an attribute `spanfold.<name>`.
 
         Any value is taken: text, numbers and booleans as they are, everything
@@ -345,7 +390,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
     def _store(self, key: str, value: Any) -> None:
         if key in self._told:
             self._recall()
-        kind: type[Any] = type(value)
+        kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # the host's
         if kind is str or kind is bool or (kind is int and -_INT64 <= value < _INT64):
             self._attributes[key] = value
             return
@@ -370,7 +415,11 @@ class RecordedSpan(OfThisProcess, trace.Span):
         """Set an OpenTelemetry attribute under its own key."""
         if self.ended or not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance]  # callers are untyped
             return
-        kind: type[Any] = type(value)
+        if self.run.content != "all" and names.is_content(key):
+            if self.run.content == "none":
+                return
+            self._put(names.CONTENT, "local")
+        kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # the host's
         if kind is list or kind is tuple:
             with losing_only("attribute values"):
                 scalars = tuple(store(v)[0] for v in cast("Sequence[Any]", value))
@@ -384,10 +433,11 @@ class RecordedSpan(OfThisProcess, trace.Span):
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set several OpenTelemetry attributes under their own keys."""
-        for key, value in attributes.items():
-            self.set_attribute(key, value)
+        with losing_only("attribute values"):
+            for key, value in attributes.items():
+                self.set_attribute(key, value)
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, /, **fields: Any) -> None:
         """Record a moment of this span: on disk when this returns, with the fields as attributes."""
         attributes: dict[str, AttributeValue] = {}
         notes: dict[str, str] = {}
@@ -419,11 +469,17 @@ class RecordedSpan(OfThisProcess, trace.Span):
         time_ns: int | None = None,
         severity: int = 9,
     ) -> None:
+        if self.ended:
+            lost("events of spans that have ended")
+            return
+        name = as_text(name)
+        if type(time_ns) is not int:
+            time_ns = self.start_ns + _perf() - self._mono
         body, sensitive = self.run.journal.encoder.event(
             trace_id=self._trace,
             span_id=self._id,
             name=name,
-            time_ns=self.start_ns + _perf() - self._mono if time_ns is None else time_ns,
+            time_ns=time_ns,
             attributes={**self._place(), **attributes},
             notes=notes,
             severity=severity,
@@ -431,6 +487,8 @@ class RecordedSpan(OfThisProcess, trace.Span):
         journal = self.run.journal
         journal.event(body, not sensitive and journal.passes(body))
         self.run.recorded("event")
+        if self.mirrored is not None:
+            self.mirrored.keep_event(name, attributes, time_ns)
 
     def _place(self) -> dict[str, AttributeValue]:
         """Return where this span stands: what routes its records to a document."""
@@ -454,11 +512,22 @@ class RecordedSpan(OfThisProcess, trace.Span):
     def update_name(self, name: str) -> None:
         """Change the span's name."""
         if not self.ended:
-            self.name = name
+            with losing_only("span names"):
+                self.name = as_text(name)
 
     def is_recording(self) -> bool:
         """Whether facts can still be added: until the end."""
         return not self.ended
+
+    @property
+    def status(self) -> tuple[int, str]:
+        """OpenTelemetry status: code (0 unset, 1 ok, 2 error) and description."""
+        return self._status, self._status_message
+
+    @property
+    def links(self) -> Sequence[tuple[str, str, Mapping[str, AttributeValue]]]:
+        """Links so far: trace id, span id, attributes."""
+        return self._links or ()
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Set the OpenTelemetry status; once OK it stays."""
@@ -467,10 +536,12 @@ class RecordedSpan(OfThisProcess, trace.Span):
         code = status.status_code if isinstance(status, Status) else status
         if isinstance(status, Status):
             description = status.description
-        if code is StatusCode.UNSET:
-            return
-        self._status = 1 if code is StatusCode.OK else 2
-        self._status_message = (description or "") if self._status == 2 else ""
+        if code is StatusCode.OK:
+            self._status, self._status_message = 1, ""
+        elif code is StatusCode.ERROR:
+            self._status = 2
+            with losing_only("status descriptions"):
+                self._status_message = as_text(description) if description is not None else ""
 
     def record_exception(
         self,
@@ -479,15 +550,23 @@ class RecordedSpan(OfThisProcess, trace.Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        """Record an exception as an event, redacted, once however many spans it passes through."""
+        """Record an exception as an event, redacted."""
         with losing_only("exception events"):
             found: dict[str, AttributeValue] = dict(exception_event(exception))
             for key, value in (attributes or {}).items():
                 found[key] = store(value)[0]
             self._write_event(names.EVENT_EXCEPTION, found, time_ns=timestamp, severity=17)
 
-    def failed(self, error: BaseException) -> None:
-        """Take over an exception that leaves the span: outcome, status, `error.type`, and one event."""
+    def failed(self, error: BaseException, *, is_told: bool = True, is_failure: bool = True) -> None:
+        """Take over an exception that leaves the span: outcome, status, `error.type`, and one event.
+
+        However many spans it leaves, it has one event, of the innermost.
+
+        Args:
+            error: The exception; only read.
+            is_told: Whether it may have an event.
+            is_failure: Whether it decides about the status.
+        """
         if self.ended:
             return
         with losing_only("exceptions"):
@@ -496,15 +575,18 @@ class RecordedSpan(OfThisProcess, trace.Span):
                 self._put(names.OUTCOME, end.outcome)
             if end.exit_code is not None:
                 self._put(names.EXIT_CODE, end.exit_code)
-            if end.status_code:
+            if end.status_code and is_failure and self._status != 1:
                 self._status = 2
                 self._status_message = message(error)
                 self._put(names.ERROR_TYPE, end.error_type)
-            if end.is_error and self._seen_error != id(error):
+            if not end.is_error:
+                return
+            found = trail(error)
+            if is_told and (self._seen_error is None or not is_same(self._seen_error, found)):
                 self.record_exception(error)
             # The same exception usually goes on through the enclosing spans: they need not tell it again.
             if self.parent is not None:
-                self.parent._seen_error = id(error)  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
+                self.parent._seen_error = found  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
 
     # -- time of children: self time without keeping a row of each child
 
@@ -533,6 +615,11 @@ class RecordedSpan(OfThisProcess, trace.Span):
             if self._extra is None:
                 self._extra = []
             self._extra.append((start, end))
+
+    def foreign_child(self, start_ns: int, end_ns: int) -> None:
+        """Count a child of another tracer, in wall clock."""
+        offset = self._mono - self.start_ns
+        self._child_reported(start_ns + offset, end_ns + offset)
 
     def _self_ns(self, end_mono: int) -> int:
         covered = self._covered_ns
@@ -617,7 +704,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         return found
 
     def _structure(self) -> dict[str, AttributeValue]:
-        attributes: dict[str, AttributeValue] = {names.KIND: self.kind}
+        attributes: dict[str, AttributeValue] = {names.KIND: self.kind} if self.kind else {}
         attributes.update(self._place())
         attributes[names.DEPTH] = self.depth
         if self.depth and self.parent is not None:
@@ -697,15 +784,16 @@ class RecordedSpan(OfThisProcess, trace.Span):
         if self.ended:
             return
         self.ended = True
-        mono = _perf()
+        mono = 0
         try:
+            mono = _perf()
             self._finish(mono, end_time)
         except Exception as error:
             lost("spans", error)
         except BaseException:
             if not self._is_recorded:  # Ctrl-C, or what a signal handler raises: the record is not lost with it
                 with losing_only("spans"):
-                    self._finish(mono, end_time, is_again=True)
+                    self._finish(mono or _perf(), end_time, is_again=True)
             raise
         finally:
             # Nothing of the host is kept: a span object may live on in somebody's hands.
@@ -715,6 +803,8 @@ class RecordedSpan(OfThisProcess, trace.Span):
             if self._told or self._links or self._notes or self._periods or self._extra:
                 self._told = {}
                 self._links = self._notes = self._extra = self._periods = None
+            if self.mirrored is not None:
+                self.mirrored = None
 
     def _finish(self, mono: int, end_time: int | None, *, is_again: bool = False) -> None:
         if self._entered:
@@ -760,7 +850,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         )
         if is_clean and (self._status_message or self._links):
             is_clean = journal.passes(body)
-        journal.span(body, is_clean)
+        journal.span(body, is_clean, self.frame)
         self._is_recorded = True
         run.recorded(self.kind)
         if run.is_mirrored:
@@ -854,12 +944,22 @@ class UsageSpan(RecordedSpan):
 
 def _whole(count: Any) -> int | None:
     """Return a count as an int >= 0, or None when it is none."""
-    if isinstance(count, bool):
-        return None
-    stored = store(count)[0]
-    if type(stored) is float and stored.is_integer():
-        stored = int(stored)
-    return stored if type(stored) is int and stored >= 0 else None
+    number = as_number(count)
+    if type(number) is float and number.is_integer():
+        number = int(number)
+    return number if type(number) is int and 0 <= number < _INT64 else None
+
+
+def as_number(value: Any) -> int | float | bool | None:
+    """Return a number in Python's own type, also of numpy and of `decimal`; None for what is none, NaN included."""
+    stored, _ = store(value)
+    if type(stored) is JsonText:
+        stored = load(stored)
+        if type(stored) is str and type(value) in (decimal.Decimal, fractions.Fraction):
+            stored = float(value)
+    if type(stored) is float:
+        return stored if math.isfinite(stored) else None
+    return stored if type(stored) is int or type(stored) is bool else None
 
 
 class ModelCallSpan(UsageSpan):
@@ -873,17 +973,20 @@ class ModelCallSpan(UsageSpan):
 
     def served_model(self, name: str) -> Self:
         """Record the exact model that answered."""
-        self.set_attribute(names.GENAI_SERVED_MODEL, name)
+        with losing_only("served models"):
+            self.set_attribute(names.GENAI_SERVED_MODEL, as_text(name))
         return self
 
     def response_id(self, response_id: str) -> Self:
         """Record the provider's id of the answer."""
-        self.set_attribute(names.GENAI_RESPONSE_ID, response_id)
+        with losing_only("response ids"):
+            self.set_attribute(names.GENAI_RESPONSE_ID, as_text(response_id))
         return self
 
     def finish_reasons(self, *reasons: str) -> Self:
         """Record why each choice ended: `stop`, `length`, `tool_call` ..."""
-        self.set_attribute(names.GENAI_FINISH_REASONS, list(reasons))
+        with losing_only("finish reasons"):
+            self.set_attribute(names.GENAI_FINISH_REASONS, [as_text(reason) for reason in reasons])
         return self
 
 

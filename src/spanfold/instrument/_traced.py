@@ -245,7 +245,9 @@ class Call:
         Decided by the class's own dictionary, since at decoration time a method
         cannot be told from a static method, and a name says nothing.
         """
-        cls: type = candidate if isinstance(candidate, type) else type(candidate)
+        kind = cast("Any", type(candidate))
+        # Not isinstance(), which may run code of the candidate.
+        cls: Any = candidate if issubclass(kind, type) else kind
         known = self._receivers.get(id(cls))
         if known is None or known[0]() is not cls:
             known = weakref.ref(cls), self._stands_in(cls)

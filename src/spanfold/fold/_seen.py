@@ -1,4 +1,4 @@
-"""Remember which spans were folded, in 16 to 32 bytes each, and keep that in a file."""
+"""Remember which spans were folded, in 12 to 24 bytes each, and keep that in a file."""
 
 from array import array
 from hashlib import blake2b
@@ -52,7 +52,7 @@ class Seen:
         return salt
 
     def _insert(self, key: int) -> bool:
-        if self._used * 2 >= len(self._table):
+        if self._used * 3 >= len(self._table) * 2:
             self._grow()
         table = self._table
         mask = len(table) - 1

@@ -23,7 +23,7 @@ def test_every_command_has_help_with_an_example_that_parses(spanfold: Spanfold, 
 
     assert answer.code == Exit.DONE
     assert answer.err == ""
-    assert command.summary.rstrip("?") in answer.out.lower().replace("\n", " ") or command.summary in answer.out
+    assert f"\n{command.summary[0].upper()}{command.summary[1:]}" in answer.out
     assert all(example in answer.out for example in command.examples)
     assert "--json" in answer.out
     assert max(map(len, answer.lines)) <= 100

@@ -50,7 +50,7 @@ def _print(path: Path, verdict: BundleVerdict, console: Console) -> None:
             ("journal", "sealed" if manifest.sealed else "not sealed"),
         ]
         if verdict.head:
-            rows.append(("anchor", f"{verdict.head}, as spanfold.seal.head of the root span in a collector must be"))
+            rows.append(("anchor", f"{verdict.head} (spanfold.seal.head of the root span in a collector)"))
         rows += [("left out", f"{name}: {reason}") for name, reason in manifest.left_out.items()]
         console.pairs(rows)
     if not verdict.findings:

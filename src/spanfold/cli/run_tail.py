@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
             console.line(console.paint(safe if console.width is None else cut(safe, console.width), style))
             console.flush()
         if moment.type == "interrupted":
-            console.say(f"No process of this run is alive; `spanfold run recover {run_dir}` finishes it.")
+            console.say(f"`spanfold run recover {run_dir}` finishes it.")
     return Exit.DONE
 
 

@@ -45,7 +45,7 @@ def _print(verdict: RunVerdict, console: Console) -> None:
         found = f"{wrong} of {verdict.n_artifacts:,} changed or missing" if wrong else "as recorded"
         rows.append(("artifacts", f"{count(verdict.n_artifacts, 'file')}: {found}"))
     if journal.anchor:
-        rows.append(("anchor", f"{journal.anchor}, as spanfold.seal.head of the root span in a collector must be"))
+        rows.append(("anchor", f"{journal.anchor} (spanfold.seal.head of the root span in a collector)"))
     console.pairs(rows)
     findings = _rows(verdict)
     if findings:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "spanfold"
 
 # DESIGN section 3, "Flow and rooms": a room imports the base and rooms to its left. This table is that sentence.
-BASE = {"names", "routing", "model", "errors", "settings", "fs"}
+BASE = {"names", "routing", "moments", "model", "errors", "settings", "fs"}
 _RECORDER = {"base", "redact", "journal", "artifacts", "instrument"}
 _ROOMS = {*_RECORDER, "diagnose", "agents", "experiments", "fold", "deliver", "bundle", "timings"}
 MAY_IMPORT: dict[str, set[str]] = {

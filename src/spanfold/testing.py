@@ -22,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from spanfold.deliver import otlp_json
 from spanfold.journal import decode_line
 from spanfold.model import Span
 
@@ -220,22 +221,9 @@ def _spans_of(line: bytes) -> list[Span]:
 
 
 def _to_json(body: bytes) -> bytes:
-    """Return a protobuf request as OTLP JSON: ids in hex, not base64."""
-    import base64
-
-    from google.protobuf import json_format
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    tree = json_format.MessageToDict(ExportTraceServiceRequest.FromString(body), use_integers_for_enums=True)
-    for group in tree.get("resourceSpans", ()):
-        for scoped in group.get("scopeSpans", ()):
-            for span in scoped.get("spans", ()):
-                for part in (span, *span.get("links", ())):
-                    for key in ("traceId", "spanId", "parentSpanId"):
-                        if key in part:
-                            part[key] = base64.b64decode(part[key]).hex()
-    tree.setdefault("resourceSpans", [])
-    return json.dumps(tree).encode()
+    return otlp_json(ExportTraceServiceRequest.FromString(body))
 
 
 def wait_until(condition: Any, timeout_s: float = 10.0) -> bool:

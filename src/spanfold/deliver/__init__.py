@@ -6,6 +6,7 @@ acknowledged (docs/delivery.md).
 """
 
 from spanfold.deliver._destination import Destination, destinations
+from spanfold.deliver._encode import otlp_json
 from spanfold.deliver._shipper import Delivery, Shipper, deliver_run
 
-__all__ = ["Delivery", "Destination", "Shipper", "deliver_run", "destinations"]
+__all__ = ["Delivery", "Destination", "Shipper", "deliver_run", "destinations", "otlp_json"]

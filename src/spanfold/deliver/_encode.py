@@ -5,6 +5,7 @@ encode SDK spans; a journal record is none, and making one of it only to take it
 apart again loses dropped counts and unknown fields (facts 6.6).
 """
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -131,6 +132,22 @@ def any_value(value: Any) -> "AnyValue":
     if kind is dict:
         return AnyValue(kvlist_value=KeyValueList(values=key_values(value)))
     return AnyValue()
+
+
+def otlp_json(request: "ExportTraceServiceRequest") -> bytes:
+    """Return a request as OTLP JSON: protobuf's own JSON form with the ids in hex instead of base64."""
+    from google.protobuf import json_format
+
+    tree = json_format.MessageToDict(request, use_integers_for_enums=True)
+    for group in tree.get("resourceSpans", ()):
+        for scoped in group.get("scopeSpans", ()):
+            for span in scoped.get("spans", ()):
+                for part in (span, *span.get("links", ())):
+                    for key in ("traceId", "spanId", "parentSpanId"):
+                        if key in part:
+                            part[key] = base64.b64decode(part[key]).hex()
+    tree.setdefault("resourceSpans", [])  # what readers know a request by
+    return json.dumps(tree, separators=(",", ":")).encode()
 
 
 def shown(span: Span) -> dict[str, Any]:

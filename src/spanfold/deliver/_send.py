@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from spanfold.deliver._destination import Destination
+from spanfold.deliver._encode import otlp_json
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -58,7 +59,7 @@ def send(destination: Destination, request: "ExportTraceServiceRequest", deadlin
 
 def _http(destination: Destination, request: "ExportTraceServiceRequest", deadline: float) -> Answer:
     is_json = destination.protocol == "http/json"
-    body = _json_body(request) if is_json else request.SerializeToString()
+    body = otlp_json(request) if is_json else request.SerializeToString()
     headers = {**destination.headers, "content-type": "application/json" if is_json else "application/x-protobuf"}
     if destination.gzip:
         body, headers["content-encoding"] = gzip.compress(body, 1), "gzip"
@@ -164,27 +165,6 @@ def _retry_after(text: str) -> float | None:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (TypeError, ValueError):
         return None
-
-
-def _json_body(request: "ExportTraceServiceRequest") -> bytes:
-    """Return OTLP JSON: protobuf's own JSON form with the ids in hex instead of base64."""
-    from google.protobuf import json_format
-
-    tree = json_format.MessageToDict(request, use_integers_for_enums=True)
-    for group in tree.get("resourceSpans", ()):
-        for scoped in group.get("scopeSpans", ()):
-            for span in scoped.get("spans", ()):
-                for part in (span, *span.get("links", ())):
-                    for key in ("traceId", "spanId", "parentSpanId"):
-                        if key in part:
-                            part[key] = _hex(part[key])
-    return json.dumps(tree, separators=(",", ":")).encode()
-
-
-def _hex(text: str) -> str:
-    import base64
-
-    return base64.b64decode(text).hex()
 
 
 def _grpc(destination: Destination, request: "ExportTraceServiceRequest", timeout_s: float) -> Answer:

@@ -8,14 +8,13 @@ taken without asking anybody.
 import os
 import weakref
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, cast
 
 import orjson
 
 from spanfold.errors import LockedError, SpanfoldError
 from spanfold.fs import FileLock, SafeRoot
-from spanfold.journal import host_name
+from spanfold.journal import host_name, is_owner_alive, process_start
 
 OWNER: Final = "owner.json"
 LOCK: Final = "lock"
@@ -89,41 +88,6 @@ def _read(root: SafeRoot) -> Mapping[str, Any] | None:
 
 def _is_living(owner: Mapping[str, Any]) -> bool:
     pid = owner.get("pid")
-    if type(pid) is not int or pid <= 0:
-        return False
-    if owner.get("host") != host_name():
+    if type(pid) is int and pid > 0 and owner.get("host") != host_name():
         return True  # another machine's processes cannot be seen from here
-    if pid == os.getpid():
-        return owner.get("started") == process_start(pid) and owner.get("token") in _claims
-    started = process_start(pid)
-    return started is not None and owner.get("started") in (None, started)
-
-
-def process_start(pid: int) -> str | None:
-    """Return what tells a process from a later one of the same id; None when there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            found = file.read().rpartition(b")")[2].split()
-        # The name in parentheses may hold anything; behind it the state is field 3, the start time field 22 (proc(5)).
-        # A zombie has ended, whether or not its parent has asked for it.
-        return None if found[0] in (b"Z", b"X") else f"{int(found[19])}@{boot_id()}"
-    except (OSError, IndexError, ValueError):
-        pass
-    if Path("/proc/self/stat").exists():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return "unknown"
-
-
-def boot_id() -> str:
-    """Return what tells this start of the machine from another; empty where the system does not say."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read().strip().decode("ascii")
-    except (OSError, ValueError):
-        return ""
+    return is_owner_alive(owner) and (pid != os.getpid() or owner.get("token") in _claims)

@@ -9,7 +9,7 @@ Promises (docs/fold.md):
 - When `catch_up` returns, every record that is no model call is in its
   document; a document over `SMALL_BYTES` and records at a high rate may lag by
   `max_lag_s`, or ten times as long as the last rewrite took if that is longer.
-- Memory does not grow with the number of records, except by 16 to 32 bytes to
+- Memory does not grow with the number of records, except by 12 to 24 bytes to
   recognise a span that comes twice.
 - Nothing is held open between two calls.
 
@@ -28,13 +28,13 @@ from typing import Final
 
 from spanfold.errors import FoldError
 from spanfold.fold._drafts import Drafts, Part
-from spanfold.fold._owner import Owner, boot_id
+from spanfold.fold._owner import Owner
 from spanfold.fold._publish import Publisher
 from spanfold.fold._source import JournalCut, Source
 from spanfold.fold._spool import SEEN_NUMBER, Spool, SpoolLost
 from spanfold.fold.reduction import Reduction
 from spanfold.fs import SafeRoot
-from spanfold.journal import Damage, JournalRead, describe, read_journal
+from spanfold.journal import Damage, JournalRead, boot_id, describe, read_journal
 from spanfold.model import Record
 
 log = logging.getLogger("spanfold")

@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 import orjson
 
 from spanfold import names
-from spanfold.fold._moments import duration, ts6, utc
 from spanfold.journal import STRUCTURAL, content, field_name, load
 from spanfold.model import Record, Span
+from spanfold.moments import duration, ts6, utc
 
 STARTED: Final = "started"
 SCORE: Final = "score"

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from spanfold import names
 from spanfold.fold._encoding import encode, item
-from spanfold.fold._moments import ts6
 from spanfold.fold.composing import joined_list, joined_object
 from spanfold.fold.entry import EVENT, LOST, RECOVERED, SCORE, SEALED, STARTED, Entry, loaded
 from spanfold.fold.family import Composition, Output, Urgency
 from spanfold.fold.run_state import RunState, ending
 from spanfold.model import Event
+from spanfold.moments import ts6
 from spanfold.routing import OTHER_STAGES, RUN, RUN_DOCUMENT, RUN_LABEL, Place, place
 
 NATIVE_BUCKETS: Final = {

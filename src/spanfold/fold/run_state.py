@@ -5,10 +5,10 @@ from typing import Any, Final, Literal, cast
 
 from spanfold import names
 from spanfold.fold._encoding import encode
-from spanfold.fold._moments import seconds, ts6
 from spanfold.fold.entry import LOST, RECOVERED, SEALED, STARTED, Entry, loaded
 from spanfold.fold.totals import Totals
 from spanfold.model import Span
+from spanfold.moments import seconds, ts6
 
 Status = Literal["running", "completed", "failed", "interrupted"]
 

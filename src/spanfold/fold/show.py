@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from spanfold import names
-from spanfold.fold._moments import ts6
 from spanfold.fold.entry import EVENT, SCORE, STARTED, Entry
 from spanfold.fold.overview import (
     ArtifactFile,
@@ -28,6 +27,7 @@ from spanfold.fold.presence import Presence, Writers
 from spanfold.fold.run_state import HOST_FACTS, RunState
 from spanfold.journal import JournalRead, load, read_journal
 from spanfold.model import Span
+from spanfold.moments import ts6
 
 MAX_ERRORS: Final = 1_000
 """Kinds of errors told apart; further ones are only counted."""

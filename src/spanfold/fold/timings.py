@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from spanfold import names
 from spanfold.fold._encoding import line
-from spanfold.fold._moments import seconds
 from spanfold.fold.entry import Entry
 from spanfold.fold.family import Composition, Output
 from spanfold.fold.run_state import RunState
+from spanfold.moments import seconds
 
 LOG: Final = "timings.jsonl"
 

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from spanfold import names
 from spanfold.fold._encoding import encode, item
-from spanfold.fold._moments import epoch_seconds
 from spanfold.fold.composing import joined_list, joined_object
 from spanfold.fold.entry import SCORE, Entry
 from spanfold.fold.family import Composition, Output, Urgency
 from spanfold.fold.run_state import RunState, ending
 from spanfold.model import Span
+from spanfold.moments import epoch_seconds
 from spanfold.routing import place
 
 DOCUMENT: Final = "langfuse_trace.json"

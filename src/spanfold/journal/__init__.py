@@ -4,7 +4,7 @@ Format: docs/formats/journal-v1.md. Forms of values: docs/formats/values.md.
 Reading needs no OpenTelemetry SDK.
 """
 
-from spanfold.journal._alive import host_name, live_writer
+from spanfold.journal._alive import boot_id, host_name, is_owner_alive, live_writer, process_start
 from spanfold.journal._decode import NotOtlp, any_value, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._dialect import Dialect, dialect
 from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, Place, field_key, field_name
@@ -46,6 +46,7 @@ __all__ = [
     "Stored",
     "Tail",
     "any_value",
+    "boot_id",
     "clean_text",
     "combined_head",
     "content",
@@ -60,11 +61,13 @@ __all__ = [
     "file_heads",
     "genesis",
     "host_name",
+    "is_owner_alive",
     "journal_files",
     "line_seal",
     "live_writer",
     "load",
     "merged",
+    "process_start",
     "read_journal",
     "recover_run",
     "store",

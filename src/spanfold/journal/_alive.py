@@ -53,7 +53,7 @@ def process_start(pid: int) -> str | None:
     """Return what tells a process from a later one of the same id; None when there is no such process."""
     ticks = _start_ticks(pid)
     if ticks is not None:
-        return f"{ticks}@{_boot_id()}"
+        return f"{ticks}@{boot_id()}"
     if Path("/proc/self/stat").exists():
         return None
     try:
@@ -72,6 +72,7 @@ def _start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     # The name in parentheses may hold anything; behind it the state is field 3, the start time field 22 (proc(5)).
+    # A zombie has ended, whether or not its parent has asked for it.
     return int(found[19]) if len(found) > 19 and found[0] not in (b"Z", b"X") else None
 
 
@@ -86,7 +87,8 @@ def _start_time(pid: int) -> float | None:
         return None
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return what tells this start of the machine from another; empty where the system does not say."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip().decode("ascii")

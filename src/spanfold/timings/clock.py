@@ -1,4 +1,4 @@
-"""Read and write the UTC timestamps of records as integer nanoseconds.
+"""Read the UTC timestamps of records as integer nanoseconds; `spanfold.moments` writes them.
 
 Integers, because intervals are compared, clipped and added: a float of today's
 epoch seconds resolves a quarter of a microsecond, which is enough to make a
@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _FORM: Final = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d)(?::(\d\d)(?:\.(\d{0,9}))?)?(Z|[+-]\d\d:\d\d)?", re.ASCII | re.IGNORECASE
 )
@@ -49,12 +48,6 @@ def parse_moment(text: object) -> Moment | None:
     ns = (whole - _EPOCH) // _SECOND * NS_PER_SECOND + int((fraction or "").ljust(9, "0"))
     # An offset can carry a date over the edge of the calendar, where it could not be written again.
     return Moment(ns, naive=zone is None) if EARLIEST_NS <= ns <= LATEST_NS else None
-
-
-def format_moment(ns: int) -> str:
-    """Write nanoseconds since the epoch as `YYYY-MM-DDTHH:MM:SS.ffffffZ`, cut, never rounded up (EP 3.2, TS6)."""
-    moment = _EPOCH + ns // 1000 * _MICROSECOND
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def seconds(ns: int) -> float:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from spanfold.timings.clock import NS_PER_SECOND, format_moment
+from spanfold.moments import ts6
+from spanfold.timings.clock import NS_PER_SECOND
 
 CONTAINER_STAGES: Final = frozenset({"cell", "pass", "batch", "closeout"})
 """Stages that only enclose others, for rows that do not say so themselves (EP 7.4)."""
@@ -106,8 +107,8 @@ class TimingRow:
             "pass": self.pass_number,
             "parent": self.parent,
             "depth": self.depth,
-            "start": None if self.start_ns is None else format_moment(self.start_ns),
-            "end": None if self.end_ns is None else format_moment(self.end_ns),
+            "start": None if self.start_ns is None else ts6(self.start_ns),
+            "end": None if self.end_ns is None else ts6(self.end_ns),
             "seconds": self.seconds,
             "ok": self.ok,
             "measured": self.measured,

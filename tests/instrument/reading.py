@@ -77,6 +77,6 @@ def program(script: str, *, flags: tuple[str, ...] = (), **env: str) -> Outcome:
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, **env},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
     )
     return Outcome(result.returncode, result.stdout, result.stderr)

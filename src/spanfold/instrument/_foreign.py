@@ -235,7 +235,6 @@ def _kept(attributes: Mapping[str, Any] | None, content: str) -> dict[str, Attri
     for key, value in (attributes or {}).items():
         if content == "none" and names.is_content(key):
             continue
-        plain = type(value) is tuple and all(type(v) in _SCALARS for v in cast("tuple[Any, ...]", value))
         out[key] = cast("AttributeValue", value) if _is_plain(value) else store(value)[0]
     return out
 

@@ -120,6 +120,6 @@ def _value(key: str, value: AttributeValue) -> Any:
         return tuple(_text(v) if isinstance(v, str) else v for v in plain)
     if kind is bytes:
         return value
-    tree = load(cast("str", value)) if kind is JsonText else value
+    tree = load(str.__str__(cast("str", value))) if kind is JsonText else value
     clean = next(iter(state.gate.scrub_value({key: tree}).values()))
     return dump(clean) if kind is JsonText else clean

@@ -954,7 +954,7 @@ def as_number(value: Any) -> int | float | bool | None:
     """Return a number in Python's own type, also of numpy and of `decimal`; None for what is none, NaN included."""
     stored, _ = store(value)
     if type(stored) is JsonText:
-        stored = load(stored)
+        stored = load(str.__str__(stored))
         if type(stored) is str and type(value) in (decimal.Decimal, fractions.Fraction):
             stored = float(value)
     if type(stored) is float:

@@ -180,6 +180,7 @@ SCOPE_ALLOW: Final[tuple[str, ...]] = (
 )
 """Prefixes of instrumentation scopes journaled by default; a span with any `gen_ai.` attribute is too."""
 
+
 @functools.lru_cache(maxsize=4096)
 def is_content(key: str) -> bool:
     """Whether an attribute holds message content: what `content="none"` and `"local"` are about, in any dialect."""
@@ -266,19 +267,3 @@ def timing_token(kind: str, name: str) -> str:
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _TOKEN: Final = frozenset(_LETTERS + "0123456789_")
-
-
-_ROUTE: Final = re.compile(r"(?<![a-z0-9])m([1-5])(?![a-z0-9])", re.IGNORECASE)
-_ALIASES: Final = {"fix_pipeline": "M5", "fix": "M5", "explore": "M2"}
-
-
-def route(tag: str | None) -> str | None:
-    """Return the diagnose stage `M1` ... `M5` a tag stands for, or None (DL section 5).
-
-    `m` and a digit count only as a word part of their own (DL-036): `m1_probe`
-    and `codegen_m2_stats` are stages, `team5`, `llm3` and `m12` are not.
-    """
-    if not tag:
-        return None
-    found = _ROUTE.search(tag)
-    return f"M{found[1]}" if found else _ALIASES.get(tag.strip().lower())

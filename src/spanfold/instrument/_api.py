@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -86,7 +86,7 @@ def configure(
         provider=provider,
     )
     if not isinstance(settings.provider, str) and not hasattr(settings.provider, "add_span_processor"):
-        kind: type[Any] = type(settings.provider)
+        kind = cast("type[object]", type(settings.provider))
         lost(f"the provider {kind.__module__}.{kind.__qualname__}, which takes no span processors; ours is used alone")
     state.apply(settings)
     bridge.join()
@@ -178,7 +178,9 @@ def _outer_parent(current: object) -> tuple[Near | None, bytes]:
     if state.sole is not None:
         return state.sole.span, b""
     if state.runs:
-        lost("records made in a thread without context while several runs are open; use traced_executor or pass the context")
+        lost(
+            "records made in a thread without context while several runs are open; use traced_executor or pass the context"
+        )
         return None, b""
     return state.joined.anchor, b""
 
@@ -195,7 +197,8 @@ def _joinable() -> bool:
     with _join_lock:
         if not _join_tried:
             with losing_only("the run of the parent process"):
-                if state.ready().enabled:
+                # A task of a process pool has joined already.
+                if state.joined is None and state.ready().enabled:
                     state.joined = _process.join()
                     if state.joined is not None:
                         _signals.install()
@@ -255,7 +258,9 @@ _statics: dict[tuple[Any, ...], tuple[str, Fragment]] = {}
 """Name and encoded attributes of the model calls, agents and tools this program makes."""
 
 
-def _static(run: Any, key: tuple[Any, ...], name: str, attributes: Mapping[str, AttributeValue]) -> tuple[str, Fragment]:
+def _static(
+    run: Any, key: tuple[Any, ...], name: str, attributes: Mapping[str, AttributeValue]
+) -> tuple[str, Fragment]:
     if len(_statics) >= 4096:
         _statics.clear()
     journal = run.journal
@@ -271,7 +276,9 @@ def is_idle() -> bool:
 _SPAN_TYPES: dict[str, type[RecordedSpan]] = {"model_call": ModelCallSpan, "agent": AgentSpan, "tool": ToolSpan}
 
 
-def begin_span(kind: str, name: str, near: Near, parent_id: bytes, *, stage: str | None, cycle: int | None, function: str) -> RecordedSpan:
+def begin_span(
+    kind: str, name: str, near: Near, parent_id: bytes, *, stage: str | None, cycle: int | None, function: str
+) -> RecordedSpan:
     """Start the span of a decorated function; not current yet."""
     key = (kind, name, function)
     known = _statics.get(key)
@@ -299,8 +306,6 @@ def begin_span(kind: str, name: str, near: Near, parent_id: bytes, *, stage: str
         before=known[1],
     )
     return _begin(span, _NO_FIELDS)
-
-
 
 
 def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan | NoopSpan:
@@ -641,4 +646,3 @@ def _flush(timeout_s: float, *, last: bool) -> FlushResult:
         int(delivery.get("refused", 0)),
         int(delivery.get("waiting", 0)),
     )
-

@@ -5,7 +5,6 @@ a child process that found it in its environment: it writes a journal file of
 its own into the same folder and leaves documents and seal to the owner.
 """
 
-import hashlib
 import logging
 import os
 import re
@@ -26,7 +25,7 @@ from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._host import host_facts
 from spanfold.instrument._span import Anchor, OfThisProcess, RecordedSpan, fork_generation
 from spanfold.instrument._state import RunHooks, process_resource, state, version
-from spanfold.journal import AttributeValue, Journal, Stats, file_heads
+from spanfold.journal import AttributeValue, Journal, Stats, combined_head, file_heads
 
 log = logging.getLogger("spanfold")
 
@@ -88,7 +87,7 @@ class Recording(OfThisProcess):
 
     def end_open_spans(self, outcome: str, *, keep: RecordedSpan | None = None) -> None:
         """End every span that is current somewhere, innermost first, with an outcome."""
-        for span in sorted(list(self.open_spans.values()), key=lambda s: -s.depth):
+        for span in sorted(self.open_spans.values(), key=lambda s: -s.depth):
             if span is keep or span.ended:
                 continue
             with losing_only("open spans at the end"):
@@ -224,9 +223,11 @@ class Run(Recording):
         with losing_only("the end of a run"):
             self.end_open_spans("left_open", keep=self.span)
             others = self._other_heads()
-            head, seq = _combined_head({**others, **self.journal.heads()})
-            self.span.set_attribute(names.SEAL_HEAD, head)
-            self.span.set_attribute(names.SEAL_SEQ, seq)
+            heads = {
+                name: (int(head["seq"]), str(head["head"])) for name, head in {**others, **self.journal.heads()}.items()
+            }
+            self.span.set_attribute(names.SEAL_HEAD, combined_head(heads))
+            self.span.set_attribute(names.SEAL_SEQ, sum(seq for seq, _ in heads.values()))
         self.span.end()
         with losing_only("the seal"):
             self.journal.seal(others)
@@ -252,12 +253,6 @@ class Run(Recording):
         for mine in self.journal.heads():
             heads.pop(mine, None)
         return heads
-
-
-def _combined_head(heads: Mapping[str, Mapping[str, Any]]) -> tuple[str, int]:
-    """Return one hash and line count over all journal files: the copy that leaves the disk with the root span."""
-    text = "".join(f"{file} {h['seq']} {h['head']}\n" for file, h in sorted(heads.items()))
-    return hashlib.sha256(text.encode()).hexdigest(), sum(int(h["seq"]) for h in heads.values())
 
 
 _unfinished: list[Run] = []

@@ -30,6 +30,7 @@ _BLOCK_HEADER_BYTES: Final = 3
 _CHECKSUM_BYTES: Final = 4
 _MAX_FRAME_BYTES: Final = FRAME_BYTES + (FRAME_BYTES >> 8) + 64
 """More than zstd ever makes of `FRAME_BYTES` (ZSTD_COMPRESSBOUND)."""
+_FIRST_LOOK_BYTES: Final = 1 << 16
 
 
 class Frame(NamedTuple):
@@ -146,8 +147,12 @@ class Scan:
     def frames(self, file: BinaryIO) -> Iterator[Frame]:
         """Yield every frame in order."""
         while True:
-            data = _read_at(file, self.end, _MAX_FRAME_BYTES)
+            # Most frames are small, so the first look is too.
+            data = _read_at(file, self.end, _FIRST_LOOK_BYTES)
             length = _frame_length(data)
+            if length is None and len(data) == _FIRST_LOOK_BYTES:
+                data = _read_at(file, self.end, _MAX_FRAME_BYTES)
+                length = _frame_length(data)
             self.is_cut = length is None and len(data) < _MAX_FRAME_BYTES and data.startswith(_MAGIC[: len(data)])
             content = decompressed(data[:length]) if length else None
             if length is None or content is None:

@@ -172,7 +172,8 @@ def _survey(run_dir: Path, found: Gathered, *, include_other: bool, max_file_byt
         if not reason and path in (documents if entry.is_dir else folders):
             reason = "stands where a document or a folder of documents belongs"
         if reason:
-            found.left_out[path] = reason
+            # Two names could look alike when they are no UTF-8; the text is for people.
+            found.left_out[os.fsencode(path).decode(errors="backslashreplace")] = reason
             entry.skip = True
         elif entry.is_dir or path in documents:
             continue

@@ -85,12 +85,7 @@ class Member:
     def _look_around(self, before: bytes | None, behind: bytes) -> None:
         """Hold header and padding against what they must be."""
         if before is not None and before != self._header:
-            found = described(before)
-            kind = found[1] if found else "other bytes"
-            self._report(
-                "edited" if found is None or is_plain(kind) else "unsafe",
-                f"expected its header before it, found {kind}",
-            )
+            self._report("edited", "expected the header of the file before it, found other bytes")
         if behind.strip(b"\0"):
             self._report("edited", "expected zeros behind it, found other bytes")
 
@@ -262,11 +257,12 @@ class Reader:
                 header(first.member, first.size_bytes, manifest.mtime_s)
             ):
                 return expected
-            number = self._number_of(manifest, frame.content)
-            if number is not None and number >= expected:
-                return number
             if frame.content == END:
                 break
+            number = self._number_of(manifest, frame.content)
+            found = described(frame.content)
+            if number is not None and number >= expected and found is not None and is_plain(found[1]):
+                return number
             self._pass_over(frame, is_known=number is not None)
         else:
             if self._index is None:
@@ -286,9 +282,12 @@ class Reader:
             name, code, detail = "", "foreign", "expected no more frames of the member before, found one"
         else:
             name, kind = found
-            is_inside = is_plain(kind) and name.startswith(FOLDER) and ".." not in name.split("/")
-            code = "duplicate" if is_known else "foreign" if is_inside else "unsafe"
-            detail = "expected this file once, found it again" if is_known else f"expected no such member, found {kind}"
+            if not is_plain(kind) or not name.startswith(FOLDER) or ".." in name.split("/"):
+                code, detail = "unsafe", f"expected no such member, found {kind}"
+            elif is_known:
+                code, detail = "duplicate", "expected this file once, found it again"
+            else:
+                code, detail = "foreign", "expected no such member, found a file"
         self._report_range(code, name, frame.offset, frame.length, detail)
         self.take(name, len(content))
 

@@ -305,9 +305,9 @@ def test_limits_and_samplers_of_the_host_drop_nothing_of_ours(where: Path, monke
 def test_fifty_runs_leave_one_processor_and_keep_apart(tmp_path: Path, host: Host) -> None:
     processors = len(host._active_span_processor._span_processors)
     for number in range(50):
-        with spanfold.run(f"run {number}", dir=tmp_path / str(number)), spanfold.stage("s"):
-            with host.get_tracer(OPENAI).start_as_current_span("chat"):
-                pass
+        run = spanfold.run(f"run {number}", dir=tmp_path / str(number))
+        with run, spanfold.stage("s"), host.get_tracer(OPENAI).start_as_current_span("chat"):
+            pass
 
     assert len(host._active_span_processor._span_processors) == processors
     sizes = set()

@@ -100,6 +100,20 @@ def as_text(value: Any) -> str:
     return tree if type(tree) is str else dump(tree)
 
 
+def stored_attributes(attributes: Mapping[str, Any] | None) -> tuple[dict[str, AttributeValue], dict[str, str]]:
+    """Return attributes of the OpenTelemetry API as they are recorded, and notes; what is no mapping is lost."""
+    stored: dict[str, AttributeValue] = {}
+    notes: dict[str, str] = {}
+    if attributes:
+        with losing_only("attribute values"):
+            for given, value in attributes.items():
+                key = as_text(given)
+                stored[key], note = store(value)
+                if note:
+                    notes[key] = note
+    return stored, notes
+
+
 _T = TypeVar("_T")
 _starts: dict[tuple[Any, ...], tuple[bytes, bool]] = {}
 _ends: dict[tuple[Any, ...], Place] = {}
@@ -452,12 +466,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
         """Record an OpenTelemetry event of this span, at once."""
         with losing_only("events"):
-            stored: dict[str, AttributeValue] = {}
-            notes: dict[str, str] = {}
-            for key, value in (attributes or {}).items():
-                stored[key], note = store(value)
-                if note:
-                    notes[key] = note
+            stored, notes = stored_attributes(attributes)
             self._write_event(name, stored, notes, time_ns=timestamp)
 
     def _write_event(
@@ -504,10 +513,10 @@ class RecordedSpan(OfThisProcess, trace.Span):
         if self.ended:
             return
         with losing_only("links"):
-            stored = {k: store(v)[0] for k, v in (attributes or {}).items()}
+            link = f"{context.trace_id:032x}", f"{context.span_id:016x}", stored_attributes(attributes)[0]
             if self._links is None:
                 self._links = []
-            self._links.append((f"{context.trace_id:032x}", f"{context.span_id:016x}", stored))
+            self._links.append(link)
 
     def update_name(self, name: str) -> None:
         """Change the span's name."""
@@ -552,10 +561,9 @@ class RecordedSpan(OfThisProcess, trace.Span):
     ) -> None:
         """Record an exception as an event, redacted."""
         with losing_only("exception events"):
-            found: dict[str, AttributeValue] = dict(exception_event(exception))
-            for key, value in (attributes or {}).items():
-                found[key] = store(value)[0]
-            self._write_event(names.EVENT_EXCEPTION, found, time_ns=timestamp, severity=17)
+            stored, notes = stored_attributes(attributes)
+            found = {**exception_event(exception), **stored}
+            self._write_event(names.EVENT_EXCEPTION, found, notes, time_ns=timestamp, severity=17)
 
     def failed(self, error: BaseException, *, is_told: bool = True, is_failure: bool = True) -> None:
         """Take over an exception that leaves the span: outcome, status, `error.type`, and one event.
@@ -813,7 +821,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         run.open_spans.pop(self._id, None)
         if self._generation != _fork.generation:
             return  # a forked child unwinds a span of its parent: the parent records it
-        if end_time is not None:
+        if type(end_time) is int:
             mono = self._mono + max(0, end_time - self.start_ns)
         end_ns = self.start_ns + mono - self._mono
         parent = self.parent

@@ -19,9 +19,7 @@ HANG_GUARD_S = 120
 class Program:
     """A running program. What it writes to standard output is read line by line, its errors when it has ended."""
 
-    def __init__(
-        self, text: str, *args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> None:
+    def __init__(self, text: str, *args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(text), *map(str, args)],
             stdin=subprocess.PIPE,
@@ -75,7 +73,9 @@ class Ended:
         return f"status {self.status}\n{self.out}\n{self.err}"
 
 
-def run(text: str, *args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, status: int = 0) -> Ended:
+def run(
+    text: str, *args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, status: int = 0
+) -> Ended:
     """Run a program to its end, which must have this status."""
     with Program(text, *args, env=env, cwd=cwd) as program:
         ended = program.end()

@@ -47,7 +47,9 @@ STATUS = {"SIGKILL": -9, "os._exit": 7, "segfault": -11, "abort": -6}
 @pytest.mark.slow
 @pytest.mark.case("C-037", "C-038")
 @pytest.mark.parametrize("end", [*["SIGKILL"] * 4, "os._exit", "segfault", "abort"])
-def test_every_span_whose_end_returned_is_on_disk_when_the_process_dies_at_any_instant(tmp_path: Path, end: str) -> None:
+def test_every_span_whose_end_returned_is_on_disk_when_the_process_dies_at_any_instant(
+    tmp_path: Path, end: str
+) -> None:
     delay = random.Random().uniform(0.05, 0.5)
     with Program(BUSY.replace("{end}", ENDS[end].replace("{delay}", str(delay))), tmp_path / "run") as program:
         program.says("ready")

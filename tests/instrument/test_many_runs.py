@@ -67,7 +67,8 @@ with spanfold.stage(f"child {number}"):
 @pytest.mark.slow
 @pytest.mark.case("C-048")
 @pytest.mark.parametrize(
-    ("count", "at_once", "documents"), [(300, False, True), (300, True, True), (2000, False, False), (2000, True, False)]
+    ("count", "at_once", "documents"),
+    [(300, False, True), (300, True, True), (2000, False, False), (2000, True, False)],
 )
 def test_thousands_of_runs_need_no_more_descriptors_than_one_process_has(
     tmp_path: Path, count: int, at_once: bool, documents: bool

@@ -296,8 +296,10 @@ def test_a_file_that_is_replaced_is_written_again_under_another_name_and_the_oth
 
     assert path.read_bytes() == b"somebody else's\n"
     (own,) = [p for p in raw.files(tmp_path) if p != path]
-    assert [int(s["spanId"], 16) for s in raw.records(own) if "spanId" in s and s["spanId"]] == [1, 2, 3]
-    assert [s.span_id for s in read_journal(tmp_path).records if isinstance(s, Span)] == [f"{n:016x}" for n in (1, 2, 3)]
+    assert [int(s["spanId"], 16) for s in raw.records(own) if s.get("spanId")] == [1, 2, 3]
+    assert [s.span_id for s in read_journal(tmp_path).records if isinstance(s, Span)] == [
+        f"{n:016x}" for n in (1, 2, 3)
+    ]
     # What stood in the first file is known, so what became of it is seen.
     assert {f.path for f in verify_journal(tmp_path).findings} == {path}
 

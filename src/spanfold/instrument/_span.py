@@ -69,7 +69,6 @@ def _context_access() -> tuple[Callable[[], Context], Callable[[Context], object
 get_context, set_context = _context_access()
 
 
-
 class _Fork:
     """How often this process was forked: a span of an earlier generation belongs to the parent."""
 
@@ -84,7 +83,6 @@ class _Fork:
 _fork = _Fork()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_fork.forked)
-
 
 
 def fork_generation() -> int:

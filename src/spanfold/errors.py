@@ -126,5 +126,7 @@ class MissingExtra(SpanfoldError, ImportError):
     """
 
     def __init__(self, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the optional packages of spanfold[{extra}]: pip install 'spanfold[{extra}]'.")
+        super().__init__(
+            f"{purpose} needs the optional packages of spanfold[{extra}]: pip install 'spanfold[{extra}]'."
+        )
         self.extra = extra

@@ -37,6 +37,18 @@ with spanfold.run("alive", dir=sys.argv[1]):
 spanfold.shutdown()
 """
 
+OUTLIVING = """
+import sys, spanfold
+spanfold.configure(otlp=False, langfuse=False)
+with spanfold.stage("M2"):
+    spanfold.event("begun")
+    print("ready", flush=True)
+    for number, _ in enumerate(sys.stdin):
+        spanfold.event("tick", number=number)
+        print("ticked", flush=True)
+spanfold.shutdown()
+"""
+
 CHILD = """
 import sys, spanfold
 spanfold.configure(otlp=False, langfuse=False)
@@ -103,8 +115,21 @@ def record_killed(run_dir: Path, *, host: str | None = None) -> Path:
 
 def start_alive(run_dir: Path) -> "subprocess.Popen[str]":
     """Start a run that goes on until its standard input is closed; a line there makes it record an event."""
+    return _started(ALIVE, str(run_dir))
+
+
+def record_outlived(run_dir: Path) -> "subprocess.Popen[str]":
+    """Record a run that ends before a child process of it does, which is returned and records as `start_alive`."""
+    spanfold.configure(otlp=False, langfuse=False)
+    with spanfold.run("parent", dir=run_dir):
+        process = _started(OUTLIVING, env=spanfold.child_env())
+    spanfold.shutdown()
+    return process
+
+
+def _started(program: str, *args: str, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
     process = subprocess.Popen(
-        [sys.executable, "-c", ALIVE, str(run_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, *args], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -304,6 +304,35 @@ def test_a_run_of_another_machine_that_never_ended_is_refused_unless_asked_for(t
     assert (tmp_path / "there.zst").read_bytes() == exported.path.read_bytes()
 
 
+def test_a_process_that_writes_on_after_its_run_was_sealed_spoils_no_bundle(tmp_path: Path) -> None:
+    process = runs.record_outlived(tmp_path / "001")
+    stop = threading.Event()
+
+    def write_on() -> None:
+        while not stop.is_set():
+            runs.tick(process)
+
+    with process:
+        runs.tick(process)
+        exported = export(tmp_path / "001")
+        thread = threading.Thread(target=write_on)
+        thread.start()
+        try:
+            with pytest.raises(BundleError, match="expected a file that stays as it is"):
+                export(tmp_path / "001")
+            frozen = export(tmp_path / "001", tmp_path / "frozen.zst", allow_open=True)
+        finally:
+            stop.set()
+            thread.join()
+        assert process.stdin
+        process.stdin.close()
+
+    for bundle in (exported, frozen):
+        assert bundle.status == "completed"
+        # That it wrote after the seal is true, and all there is to say.
+        assert {finding.code for finding in verify(bundle.path).findings} == {"foreign"}
+
+
 @pytest.mark.case("C-049")
 def test_the_files_of_all_processes_of_a_run_are_in_its_bundle(tmp_path: Path) -> None:
     run_dir = runs.record_with_children(tmp_path / "001")

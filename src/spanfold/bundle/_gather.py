@@ -12,7 +12,7 @@ from spanfold.bundle.manifest import Entry, EntryKind
 from spanfold.errors import BundleError, LockedError, UnsafeEntryError
 from spanfold.fold import RunOverview, fold_run, show_run
 from spanfold.fs import FileSpan, SafeRoot, entry_kind
-from spanfold.journal import journal_files
+from spanfold.journal import JournalVerdict, journal_files, verify_journal
 
 _CHUNK_BYTES: Final = 1 << 18
 _JOURNAL: Final = "journal"
@@ -69,10 +69,9 @@ class Gathered:
     """The files of a run that are exported, and what is known of the run."""
 
     overview: RunOverview
-    journal: Path
-    """Run directory whose journal is exported: the run's own, or a copy of a journal that still grows."""
+    verdict: JournalVerdict
     is_alive: bool
-    """Whether a process that writes the run lives."""
+    """Whether the run is open and a process that writes it lives."""
     sources: list[Source] = field(default_factory=list[Source])
     """In the order of the archive."""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
@@ -84,11 +83,11 @@ class Gathered:
 def gather(
     run_dir: Path, scratch: Path, *, allow_open: bool, include_other: bool, max_file_bytes: int | None
 ) -> Gathered:
-    """Look at a run directory and make its documents anew.
+    """Look at a run directory and make its documents anew. Everything is of one journal that does not change meanwhile.
 
     Args:
         run_dir: The run directory, links resolved.
-        scratch: An empty folder, for documents and for the copy of a journal that still grows.
+        scratch: An empty folder, links resolved: for documents, and for the copy of a journal that still grows.
         allow_open: Go on though a process may still write.
         include_other: Take files that the journal does not name.
         max_file_bytes: Leave out larger files that are neither journal nor document.
@@ -96,42 +95,51 @@ def gather(
     Raises:
         JournalMissing: There is no journal.
         LockedError: A process may still write the run.
+        BundleError: The journal changed meanwhile.
         FoldError: A record cannot be folded.
         UnsafeEntryError: The journal folder or a file of it is a link.
     """
     overview = show_run(run_dir)
-    writers: set[str] = {file.writer for file in overview.files if not overview.is_sealed}
-    if not allow_open:
-        _refuse_open(overview, writers)
-    found = Gathered(overview, run_dir, is_alive="alive" in writers)
-    if writers - {"dead"}:
-        found.journal = _frozen(run_dir, scratch / "journal")
-        found.overview = show_run(found.journal)
+    source = run_dir
+    writers: set[str] = {file.writer for file in overview.files}
+    is_open = not overview.is_sealed and writers != {"dead"}
+    if is_open and not allow_open:
+        raise _open_run(overview)
+    if allow_open and writers != {"dead"}:
+        source = _frozen(run_dir, scratch / "journal")
+        overview = show_run(source)
+    found = Gathered(overview, verify_journal(source), is_alive=is_open and "alive" in writers)
     documents = scratch / "documents"
-    result = fold_run(found.journal, into=documents)
+    result = fold_run(source, into=documents)
     folded = SafeRoot(documents)
     for path in result.documents:
-        name = path.relative_to(documents.resolve()).as_posix()
+        name = path.relative_to(documents).as_posix()
         found.sources.append(Source("document", folded, name, folded.stat(name).st_size))
     _compare(run_dir, found)
-    _survey(run_dir, found, include_other=include_other, max_file_bytes=max_file_bytes)
+    _survey(run_dir, source, found, include_other=include_other, max_file_bytes=max_file_bytes)
+    _require_unchanged(source, overview)
     found.sources.sort(key=lambda source: (_ORDER[source.kind], source.path))
     return found
 
 
-def _refuse_open(overview: RunOverview, writers: set[str]) -> None:
-    if "alive" in writers:
-        pids = sorted({file.pid for file in overview.files if file.pid is not None})
-        found = f"that process {', '.join(map(str, pids))} still writes it"
-        advice = "Wait until the run has ended"
-    elif "unknown" in writers:
-        found = f"one recorded on host {overview.facts.get('host')}, whose processes cannot be seen from here"
-        advice = "Recover it there"
+def _open_run(overview: RunOverview) -> LockedError:
+    pids = sorted({file.pid for file in overview.files if file.pid is not None})
+    if pids:
+        found, advice = f"that process {', '.join(map(str, pids))} still writes it", "Wait until the run has ended"
     else:
-        return
-    raise LockedError(
+        host = overview.facts.get("host")
+        found, advice = f"one recorded on host {host}, whose processes cannot be seen from here", "Recover it there"
+    return LockedError(
         f"{overview.run_dir}: expected a run that has ended, found {found}. {advice}, or export it as it stands (allow_open)."
     )
+
+
+def _require_unchanged(run_dir: Path, overview: RunOverview) -> None:
+    """Refuse a journal that grew while it was looked at: a process may still write though its run was sealed."""
+    before = {file.name: file.size_bytes for file in overview.files}
+    for path in journal_files(run_dir):
+        if before.get(path.name) != path.lstat().st_size:
+            raise changed(path)
 
 
 def _frozen(run_dir: Path, folder: Path) -> Path:
@@ -159,13 +167,15 @@ def _compare(run_dir: Path, found: Gathered) -> None:
     found.refolded.sort()
 
 
-def _survey(run_dir: Path, found: Gathered, *, include_other: bool, max_file_bytes: int | None) -> None:
+def _survey(
+    run_dir: Path, journal_dir: Path, found: Gathered, *, include_other: bool, max_file_bytes: int | None
+) -> None:
     """Add the journal and every other file of the run directory that is not a document."""
-    root, journal = SafeRoot(run_dir), SafeRoot(found.journal)
+    root, journal = SafeRoot(run_dir), SafeRoot(journal_dir)
     documents = {source.path for source in found.sources}
     folders = {above for path in (*documents, f"{_JOURNAL}/x") for above in _above(path)}
     recorded = {path for artifact in found.overview.artifacts for path in (artifact.path, artifact.figure)}
-    frozen = {path.name for path in journal_files(found.journal)}
+    frozen = {path.name for path in journal_files(journal_dir)}
     for entry in root.walk():
         path = entry.path
         reason = _why_not(path, entry.name, entry.st)

@@ -23,7 +23,6 @@ from spanfold.errors import BundleError
 from spanfold.fold.engine import VERSION as FOLD_VERSION
 from spanfold.fs import SafeRoot
 from spanfold.fs.scratch import scratch_folder
-from spanfold.journal import verify_journal
 
 SUFFIX: Final = ".spanfold.tar.zst"
 
@@ -114,8 +113,7 @@ def _target(run: Path, out: str | os.PathLike[str] | None) -> Path:
 
 
 def _manifest(found: Gathered) -> Manifest:
-    overview = found.overview
-    verdict = verify_journal(found.journal)
+    overview, verdict = found.overview, found.verdict
     recorded_by = overview.facts.get("spanfold_version")
     return Manifest(
         run_name=overview.name,

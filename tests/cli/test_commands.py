@@ -26,7 +26,7 @@ def test_every_command_has_help_with_an_example_that_parses(spanfold: Spanfold, 
     assert f"\n{command.summary[0].upper()}{command.summary[1:]}" in answer.out
     assert all(example in answer.out for example in command.examples)
     assert "--json" in answer.out
-    assert max(map(len, answer.lines)) <= 100
+    assert max(map(len, answer.lines)) <= 84
     for example in command.examples:
         words = [word for word in shlex.split(example) if "=" not in word]
         assert words[0] == "spanfold"

@@ -95,6 +95,18 @@ def test_no_line_is_wider_than_the_terminal(runs: Path, tmp_path: Path, columns:
     assert wide == []
 
 
+def test_a_comparison_on_a_narrow_terminal_keeps_what_matters(runs: Path, tmp_path: Path) -> None:
+    code, sent = on_terminal("timings", "compare", "ok", "fail", cwd=tmp_path, columns=80)
+
+    assert code == Exit.DONE
+    lines = COLOUR.sub("", sent).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("95 % interval" in line and "B / A" in line for line in lines)
+    assert "Verdict: inconclusive" in sent
+    assert "spans_not_independent" not in sent
+    assert "Give several runs a side." in " ".join(" ".join(lines).split())
+
+
 def test_prose_is_on_stderr_and_data_on_stdout(spanfold: Spanfold, runs: Path) -> None:
     answer = spanfold("run", "list")
 
@@ -134,7 +146,9 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(runs: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("redirect", [">&-", "> /dev/full"])
-@pytest.mark.parametrize("words", ["run list", "run list --json", "run show ok"])
+@pytest.mark.parametrize(
+    "words", ["run list", "run list --json", "run show ok", "--help", "run show --help", "--version"]
+)
 def test_an_answer_that_can_go_nowhere_is_a_failure(runs: Path, tmp_path: Path, redirect: str, words: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'"$0" -m spanfold {words} {redirect}', sys.executable],

@@ -6,15 +6,17 @@ docs/cli.md has a section for each of its entries.
 
 import argparse
 import math
-import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
+from spanfold.cli._console import Console, say
 from spanfold.cli._exits import Exit
 
 _MIN_CASES: Final = 20
 """What the demo needs; asking it would load numpy."""
+_HELP_WIDTH: Final = 79
 _RUN_HELP: Final = "run directory, its name below the run folder, or 'latest'"
 
 
@@ -92,8 +94,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("demo",),
         "run a real diagnose loop on real data and look at what it left",
-        "Diagnoses and repairs a classifier of handwritten digits, twice, and records both\n"
-        "runs. Then shows the run directory, the verdict, where the time went, whether the\n"
+        "Diagnoses and repairs a classifier of handwritten digits, twice, and records both "
+        "runs. Then shows the run directory, the verdict, where the time went, whether the "
         "second run was faster, and what to try next. Needs spanfold[demo].",
         ("spanfold demo", "spanfold demo --cases 100 --no-compare"),
         (
@@ -118,7 +120,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("run", "list"),
         "list the runs below a folder, newest first",
-        "A run that was never ended and whose process is gone is shown as interrupted,\n"
+        "A run that was never ended and whose process is gone is shown as interrupted, "
         "with the time since its last record.",
         ("spanfold run list", "spanfold run list runs --json"),
         (Argument(("directory",), "where to look (default: the run folder)", {"metavar": "DIR", "nargs": "?"}),),
@@ -126,8 +128,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("run", "show"),
         "say what happened in a run",
-        "Stages, model calls, agents, tools, scores, artifacts, errors, and what was started\n"
-        "and never ended. Reads the journal and changes nothing, so it tells the truth of a\n"
+        "Stages, model calls, agents, tools, scores, artifacts, errors, and what was started "
+        "and never ended. Reads the journal and changes nothing, so it tells the truth of a "
         "run that is going on, was killed, or was moved.",
         ("spanfold run show runs/001", "spanfold run show latest"),
         (_RUN,),
@@ -135,7 +137,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("run", "tail"),
         "follow a run as it happens",
-        "Prints stages, calls, agents, scores, events and errors line by line until the run\n"
+        "Prints stages, calls, agents, scores, events and errors line by line until the run "
         "ends, its process dies, or Ctrl-C. With --json, one object for each line.",
         ("spanfold run tail latest", "spanfold run tail runs/001 --lines 100 --all"),
         (
@@ -161,8 +163,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("run", "fold"),
         "make every document of a run again from its journal",
-        "Replaces run.json, M1..M5, timings.jsonl and the others by what the journal says;\n"
-        "the same journal gives the same bytes. With --follow, keeps them up to date while\n"
+        "Replaces run.json, M1..M5, timings.jsonl and the others by what the journal says; "
+        "the same journal gives the same bytes. With --follow, keeps them up to date while "
         "another process records.",
         ("spanfold run fold runs/001", "spanfold run fold runs/001 --follow --into view"),
         (
@@ -174,8 +176,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("run", "recover"),
         "finish a run whose process died",
-        "Ends what was left open as interrupted, sets a torn last line aside, seals the\n"
-        "journal and makes the documents. Nothing that was written is changed. Harmless\n"
+        "Ends what was left open as interrupted, sets a torn last line aside, seals the "
+        "journal and makes the documents. Nothing that was written is changed. Harmless "
         "when repeated; exit code 6 says that there was nothing to do.",
         ("spanfold run recover runs/001 --dry-run", "spanfold run recover runs/001"),
         (
@@ -191,8 +193,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("run", "verify"),
         "say what of a run is not as it was recorded",
-        "Checks the journal against its hash chain and seal, every document by folding\n"
-        "again, and every artifact against its recorded hash. Names each file and byte\n"
+        "Checks the journal against its hash chain and seal, every document by folding "
+        "again, and every artifact against its recorded hash. Names each file and byte "
         "range that changed. Reads, and changes nothing.",
         ("spanfold run verify runs/001", "spanfold run verify runs/001 --json"),
         (_RUN,),
@@ -200,8 +202,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("run", "deliver"),
         "send what a destination has not acknowledged of a run",
-        "To the collector and the Langfuse server that the standard variables name. What\n"
-        "was acknowledged is never sent again. Exit code 1 says that something waits still\n"
+        "To the collector and the Langfuse server that the standard variables name. What "
+        "was acknowledged is never sent again. Exit code 1 says that something waits still "
         "or was refused.",
         ("OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 spanfold run deliver runs/001",),
         (
@@ -236,7 +238,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("bundle", "verify"),
         "check a bundle, with nothing but the bundle",
-        "Every byte against the manifest, the journal against its chain and seal, documents\n"
+        "Every byte against the manifest, the journal against its chain and seal, documents "
         "and artifacts against the journal. Names what changed, with its place.",
         ("spanfold bundle verify runs/001.spanfold.tar.zst",),
         (Argument(("file",), "the bundle", {"metavar": "FILE"}),),
@@ -244,8 +246,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("timings", "compare"),
         "did B get slower than A, where, and is it real?",
-        "A side is a run, a timings.jsonl, or a folder of runs of the same thing; several\n"
-        "runs a side say more. Each stage gets one of three verdicts: changed, same,\n"
+        "A side is a run, a timings.jsonl, or a folder of runs of the same thing; several "
+        "runs a side say more. Each stage gets one of three verdicts: changed, same, "
         "inconclusive. docs/timings.md says what each number means.",
         ("spanfold timings compare runs/001 runs/002", "spanfold timings compare base new --fail-on slower"),
         (
@@ -276,8 +278,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("timings", "plot"),
         "draw where the time of a run went",
-        "In the terminal: bars over time, then the stages by the time they took themselves.\n"
-        "With -o a figure, PNG or SVG; with --against two runs against each other. Figures\n"
+        "In the terminal: bars over time, then the stages by the time they took themselves. "
+        "With -o a figure, PNG or SVG; with --against two runs against each other. Figures "
         "need spanfold[figures].",
         (
             "spanfold timings plot runs/001",
@@ -293,8 +295,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("doctor",),
         "say what is configured, what is reachable, and what was lost",
-        "Settings and where each value came from, installed extras, destinations (a TCP\n"
-        "connection is tried, nothing is sent), the run folder, losses of recent runs and\n"
+        "Settings and where each value came from, installed extras, destinations (a TCP "
+        "connection is tried, nothing is sent), the run folder, losses of recent runs and "
         "runs that were left interrupted. Exit code 1 when something is wrong.",
         ("spanfold doctor", "spanfold doctor --json"),
         (
@@ -318,7 +320,12 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(Exit.USAGE, f"{self.prog}: {message}; `{self.prog} --help` shows what it takes\n")
+        say(f"{self.prog}: {message}; `{self.prog} --help` shows what it takes")
+        raise SystemExit(Exit.USAGE)
+
+    def print_help(self, file: Any = None) -> None:
+        # argparse itself is silent when the help can be written nowhere.
+        Console(as_json=False).line(self.format_help().removesuffix("\n"))
 
 
 class _Front(_Parser):
@@ -345,7 +352,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, groups = _parsers()
     arguments = parser.parse_args(argv)
     if arguments.module is None:
-        groups[arguments.group].print_help(sys.stdout)
+        groups[arguments.group].print_help()
         raise SystemExit(Exit.DONE)
     return arguments
 
@@ -377,7 +384,7 @@ def _add(add: Callable[..., argparse.ArgumentParser], word: str, command: Comman
         word,
         help=command.summary,
         description=f"{command.summary[0].upper()}{command.summary[1:]}"
-        f"{'' if command.summary.endswith('?') else '.'}\n\n{command.about}",
+        f"{'' if command.summary.endswith('?') else '.'}\n\n{textwrap.fill(command.about, _HELP_WIDTH)}",
         epilog=f"{title}:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -391,5 +398,5 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
         from spanfold.instrument import version
 
-        sys.stdout.write(f"spanfold {version()}\n")
+        Console(as_json=False).text(f"spanfold {version()}")
         parser.exit()

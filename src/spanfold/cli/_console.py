@@ -41,7 +41,7 @@ class Console:
     def prose(self, text: str, *, indent: str = "", style: Style = "") -> None:
         """Print a paragraph, wrapped on a terminal; its further lines are moved right by `indent`."""
         safe = shown(text)
-        lines = [safe] if self.width is None else textwrap.wrap(safe, self.width, subsequent_indent=indent) or [""]
+        lines = [safe] if self.width is None else _wrapped(safe, self.width, indent)
         for line in lines:
             self._out(self.paint(line, style))
 
@@ -56,7 +56,7 @@ class Console:
             text, style = Cell(value) if isinstance(value, str) else value
             safe = shown(text)
             room = max(20, self.width - left) if self.width is not None else None
-            lines = [safe] if room is None else textwrap.wrap(safe, room) or [""]
+            lines = [safe] if room is None else _wrapped(safe, room)
             for number, line in enumerate(lines):
                 label = shown(str(name)) if number == 0 else ""
                 self._out(f"  {label}{' ' * (left - 2 - columns(label))}{self.paint(line, style)}")
@@ -121,6 +121,10 @@ def say(text: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass  # closed, or nobody reads it: there is nowhere left to say so
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def wants_colour(environ: Mapping[str, str]) -> bool:

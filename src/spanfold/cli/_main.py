@@ -28,15 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(sys.argv[1:] if argv is None else argv)
         if (answer := stdout()) is not None:
             answer.flush()
-    except SystemExit as error:  # argparse, after printing help, version or what is wrong
-        return error.code if isinstance(error.code, int) else Exit.USAGE
     except (Exception, KeyboardInterrupt) as error:
         return _failed(error)
     return code
 
 
 def _run(argv: Sequence[str]) -> int:
-    arguments = parse(argv)
+    try:
+        arguments = parse(argv)
+    except SystemExit as error:  # argparse, after printing help, version or what is wrong
+        return error.code if isinstance(error.code, int) else Exit.USAGE
     command: Any = importlib.import_module(f"spanfold.cli.{arguments.module}")
     console = Console(as_json=arguments.json)
     return int(command.command(arguments, console))

@@ -12,19 +12,18 @@ from spanfold.bundle import Exported, export, verify
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit
 from spanfold.cli._places import near, run_folder
-from spanfold.cli._table import Cell, Column, Row
+from spanfold.cli._table import Cell, Row
 from spanfold.cli._text import count, shown
 from spanfold.cli._tree import COLUMNS as TREE_COLUMNS
 from spanfold.cli._tree import tree_rows
 from spanfold.cli.bundle_export import as_dict as bundle_as_dict
-from spanfold.cli.timings_compare import VERDICT_STYLES
+from spanfold.cli.timings_compare import print_stages
 from spanfold.demo import DemoResult, run_demo
 from spanfold.errors import MissingExtra
 from spanfold.timings import (
     Comparison,
     breakdown,
     compare,
-    format_duration,
     plot_comparison,
     read_timings,
     render_breakdown,
@@ -35,15 +34,6 @@ SCHEMA: Final = "spanfold.demo/1"
 
 _TOP: Final = 8
 """Rows of the breakdown that are printed."""
-_COMPARISON_COLUMNS: Final = (
-    Column("verdict"),
-    Column("stage", least=16),
-    Column("n A, B", ">", drop=2),
-    Column("median A", ">"),
-    Column("median B", ">"),
-    Column("B / A", ">"),
-    Column("95 % interval", ">", drop=1),
-)
 
 
 def command(arguments: argparse.Namespace, console: Console) -> int:
@@ -117,19 +107,7 @@ def _time(run_dir: Path, console: Console) -> None:
 def _compared(comparison: Comparison, console: Console) -> None:
     console.heading("Was the second run faster?")
     decided = [stage for stage in comparison.stages if stage.verdict != "inconclusive"]
-    rows: list[Row] = [
-        (
-            Cell(stage.direction or stage.verdict, VERDICT_STYLES.get(stage.direction or stage.verdict, "")),
-            stage.path,
-            f"{stage.a.n}, {stage.b.n}",
-            format_duration(stage.a.median_seconds),
-            format_duration(stage.b.median_seconds),
-            "–" if stage.ratio is None else f"{stage.ratio:.3f}",
-            "–" if stage.ci_low is None else f"{stage.ci_low:.3f} – {stage.ci_high:.3f}",
-        )
-        for stage in decided
-    ]
-    console.table(_COMPARISON_COLUMNS, rows)
+    print_stages(decided, console)
     others = len(comparison.stages) - len(decided)
     console.prose(
         f"  {count(others, 'stage')} {'is' if others == 1 else 'are'} inconclusive: one run a side has too few spans of them to "

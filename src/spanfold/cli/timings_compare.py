@@ -1,23 +1,35 @@
 """`spanfold timings compare`: did B get slower than A, where, and is it real?"""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound, UsageError
 from spanfold.cli._places import run_folder
-from spanfold.cli._table import Style
-from spanfold.cli._text import cut, shown
-from spanfold.timings import Comparison, compare, render_comparison
+from spanfold.cli._table import Cell, Column, Style
+from spanfold.timings import Comparison, StageComparison, compare, format_duration, render_comparison
 
-VERDICT_STYLES: Final[dict[str, Style]] = {
+_STYLES: Final[dict[str, Style]] = {
     "slower": "red",
     "faster": "green",
     "inconclusive": "dim",
-    "only": "yellow",
+    "same": "",
+    "only in A": "yellow",
+    "only in B": "yellow",
 }
-"""First word of a line -> its style."""
+_ORDER: Final = tuple(_STYLES)
+_COLUMNS: Final = (
+    Column("verdict"),
+    Column("stage", least=20),
+    Column("n A, B", ">", drop=2),
+    Column("median A", ">"),
+    Column("median B", ">"),
+    Column("B / A", ">"),
+    Column("95 % interval", ">"),
+    Column("p", ">", drop=1),
+)
 
 
 def command(arguments: argparse.Namespace, console: Console) -> int:
@@ -58,13 +70,42 @@ def find_side(text: str) -> list[Path]:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the table, its lines cut and coloured on a terminal, and the prose below it, wrapped."""
-    for line in render_comparison(comparison).removesuffix("\n").split("\n"):
-        if line.startswith(("! ", "? ")):
+    """Print a comparison; on a terminal its table is made to fit and coloured, and the prose around it wrapped."""
+    text = render_comparison(comparison)
+    if console.width is None:
+        console.text(text)
+        return
+    about, _, *rest = text.removesuffix("\n").split("\n\n")
+    for line in about.split("\n"):
+        console.prose(line, indent="  ")
+    console.line("")
+    print_stages(comparison.stages, console, indent=0)
+    for block in rest:
+        console.line("")
+        for line in block.split("\n"):
             console.prose(line, indent="  ")
-            continue
-        safe = shown(line) if console.width is None else cut(shown(line), console.width)
-        console.line(console.paint(safe, VERDICT_STYLES.get(line.partition(" ")[0], "")))
+
+
+def print_stages(stages: Iterable[StageComparison], console: Console, *, indent: int = 2) -> None:
+    """Print a row for each stage, those that changed first."""
+    rows = sorted((_row(stage) for stage in stages), key=lambda row: (_ORDER.index(row[0].text), row[1]))
+    console.table(_COLUMNS, rows, indent=indent)
+
+
+def _row(stage: StageComparison) -> tuple[Cell, str, str, str, str, str, str, str]:
+    word: str = stage.direction or stage.verdict
+    if not (stage.a.rows and stage.b.rows):
+        word = "only in A" if stage.a.rows else "only in B"
+    return (
+        Cell(word, _STYLES[word]),
+        stage.path,
+        f"{stage.a.n}, {stage.b.n}",
+        format_duration(stage.a.median_seconds),
+        format_duration(stage.b.median_seconds),
+        "–" if stage.ratio is None else f"{stage.ratio:.3f}",
+        "–" if stage.ci_low is None else f"{stage.ci_low:.3f} – {stage.ci_high:.3f}",
+        "–" if stage.p_adjusted is None else "< 0.001" if stage.p_adjusted < 0.001 else f"{stage.p_adjusted:.3f}",
+    )
 
 
 def _is_to_fail(comparison: Comparison, fail_on: str | None) -> bool:

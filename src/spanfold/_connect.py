@@ -20,8 +20,10 @@ log = logging.getLogger("spanfold")
 
 TICK_S: Final = 0.25
 """How often documents are looked at that may wait: four times in the second they may lag."""
-SHARE: Final = 9
-"""Documents are refreshed on the caller's thread at most for one tenth of the time; beyond that they wait for a tick."""
+SHARE: Final = 0.1
+"""Share of the time that may go into refreshing documents on the caller's thread; beyond that they wait for a tick."""
+BURST_S: Final = 0.2
+"""Seconds of refreshing saved up while little happened: stages of an ordinary loop are always in their document."""
 
 
 class Documents:
@@ -31,22 +33,26 @@ class Documents:
         from spanfold.fold import Engine
 
         self._engine = Engine(run.dir, guarded=True, durable=run.is_durable)
-        self._not_before = 0.0
+        self._credit_s = BURST_S
+        self._looked_at = time.monotonic()
 
     def recorded(self, kind: str) -> None:
         """Show a control record in its document now; what comes at a high rate waits for a tick.
 
         A loop with hundreds of stages a second would spend all its time on
-        documents. So they get a tenth of it: after a refresh that took 1 ms the
-        next one on this thread is due 9 ms later, and a tick catches up.
+        documents. So they get a tenth of it, which may be saved up for a
+        while, and beyond that a tick catches up.
         """
         if kind not in CONTROL:
             return
         begun = time.monotonic()
-        if begun >= self._not_before:
+        credit = min(BURST_S, self._credit_s + (begun - self._looked_at) * SHARE)
+        if credit > 0:
             self._engine.catch_up(force=False)
-            now = time.monotonic()
-            self._not_before = now + SHARE * (now - begun)
+            ended = time.monotonic()
+            credit -= ended - begun
+            begun = ended
+        self._credit_s, self._looked_at = credit, begun
 
     def tick(self) -> None:
         """Do what has waited long enough; called by the background thread."""

@@ -17,6 +17,7 @@ Journal files are always read from disk, so the live fold, a fold that follows
 from another process and a fold of an old run are one code path.
 """
 
+import contextlib
 import logging
 import os
 import threading
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spanfold.errors import FoldError
+from spanfold.errors import FoldError, SpanfoldError
 from spanfold.fold._drafts import Drafts, Part
 from spanfold.fold._owner import Owner
 from spanfold.fold._publish import Publisher
@@ -352,6 +353,8 @@ class Engine:
         spool, self._spool = self._opened(), None
         spool.clear()
         self._owner.release()
+        with contextlib.suppress(OSError, SpanfoldError):  # somebody else's file is in it, or it is gone
+            SafeRoot(self._fold_dir.parent).remove_dir(self._fold_dir.name)
         self._closed = True
 
     def _finish(self, *, from_nothing: bool) -> None:

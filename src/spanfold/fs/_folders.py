@@ -100,6 +100,10 @@ class Folder(ABC):
         """Remove a name that is no directory."""
 
     @abstractmethod
+    def remove_dir(self, name: str) -> None:
+        """Remove an empty directory."""
+
+    @abstractmethod
     def names(self) -> Iterator[str]:
         """List the entries in no particular order."""
 
@@ -204,6 +208,9 @@ class DescriptorFolder(Folder):
         except OSError as error:
             raise self._judged(error, name, "a file") from None
 
+    def remove_dir(self, name: str) -> None:
+        os.rmdir(name, dir_fd=self._fd)
+
     def names(self) -> Iterator[str]:
         # A descriptor of its own: two listings of one descriptor would share its position.
         fd = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=self._fd)
@@ -289,6 +296,9 @@ class PathFolder(Folder):
             retry_sharing(lambda: os.unlink(path))
         except OSError as error:
             raise self._judged(error, name, "a file") from None
+
+    def remove_dir(self, name: str) -> None:
+        os.rmdir(self._path(name))
 
     def names(self) -> Iterator[str]:
         yield from os.listdir(self._path("."))

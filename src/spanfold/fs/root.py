@@ -382,6 +382,16 @@ class SafeRoot:
         with self._at(tuple(above)) as folder:
             folder.unlink(name)
 
+    def remove_dir(self, rel: str) -> None:
+        """Remove an empty directory, not following a link.
+
+        Raises:
+            OSError: It is not empty, missing, or no directory.
+        """
+        *above, name = split_relative(rel)
+        with self._at(tuple(above)) as folder:
+            folder.remove_dir(name)
+
 
 class _Staged:
     """A file under a hidden name, removed again unless it was published."""

@@ -130,6 +130,7 @@ class Run(Recording):
                 self.hooks = state.connector.open(self)
         self.span = RecordedSpan(self, name, "run", parent_id=inherited.span_id if inherited else b"")
         self.span.set_attribute(names.RUN_ID, name)
+        self.span.set_attribute(names.RUN_DIR, self.dir.name)
         self.span.set(**{**fields, **host_facts()})
         current = trace.get_current_span().get_span_context()
         if current.is_valid and f"{current.trace_id:032x}" != self.trace_id:

@@ -4,6 +4,7 @@ After `configure()` nothing here raises into the host, changes what it returns,
 or waits without bound (docs/how-it-works.md).
 """
 
+import enum
 import threading
 import time
 from collections.abc import Mapping
@@ -484,11 +485,10 @@ def score(name: str, value: float | bool | str, *, comment: str | None = None, *
             return
         attributes: dict[str, AttributeValue] = {names.SCORE_NAME: as_text(name)}
         number = as_number(value)
-        label, note = (None, None) if number is not None else to_tree(value)
         if number is not None:
             attributes[names.SCORE_VALUE] = number if -_INT64 <= number < _INT64 else float(number)
-        elif type(label) is str and note in (None, "surrogates"):
-            attributes[names.SCORE_LABEL] = label
+        elif issubclass(type(value), (str, enum.Enum)):
+            attributes[names.SCORE_LABEL] = as_text(value)
         else:
             lost("scores that are no number, boolean or text")
             return

@@ -13,8 +13,13 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext, TraceFlags
+
 from spanfold import names
+from spanfold.instrument import _signals
 from spanfold.instrument._guard import losing_only, lost
+from spanfold.instrument._span import SPAN_KEY, Stand, get_context, set_context
 from spanfold.instrument._state import state
 
 P = ParamSpec("P")
@@ -150,16 +155,39 @@ class _MapInChild:
 
 def _call_in_child(env: Mapping[str, str], fn: Callable[..., R], args: Any, kwargs: Any) -> R:
     """Run a task of a process pool inside the span its `submit` call was made in."""
+    before = None
     with losing_only("the context of a pooled task"):
-        known = state.joined
-        if env and (
-            known is None
-            or str(known.dir) != env[names.ENV_RUN_DIR]
-            or known.trace_hex.decode() not in env[names.ENV_TRACEPARENT]
-        ):
-            state.joined = join(env)
-        elif env and known is not None:
-            parent = env_parent(env)
-            if parent is not None:
-                known.stand_in(parent.span_id, env.get(names.ENV_STAGE) or None, _cycle(env))
-    return fn(*args, **kwargs)
+        if env:
+            before = _work_for(env)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        if before is not None:
+            set_context(before)
+
+
+def _work_for(env: Mapping[str, str]) -> Context | None:
+    """Make the span that `env` names the current one, and return what was current before.
+
+    A forked worker inherits what was current, and the runs that were open, when
+    its pool was made. What its tasks record belongs to neither.
+    """
+    known = state.joined
+    if (
+        known is None
+        or str(known.dir) != env[names.ENV_RUN_DIR]
+        or known.trace_hex.decode() not in env[names.ENV_TRACEPARENT]
+    ):
+        if known is not None:
+            known.journal.close()
+        known = state.joined = join(env)
+        _signals.install()
+    parent = env_parent(env)
+    if known is None or parent is None:
+        return None
+    known.stand_in(parent.span_id, env.get(names.ENV_STAGE) or None, _cycle(env))
+    sampled = TraceFlags(TraceFlags.SAMPLED)
+    stand = Stand(SpanContext(int(parent.trace_hex, 16), int(parent.span_id, 16), True, sampled), known.anchor, b"")
+    before = get_context()
+    set_context(Context({**before, SPAN_KEY: stand}))
+    return before

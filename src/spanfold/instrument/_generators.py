@@ -31,6 +31,8 @@ CAPTURE_NODES: Final = 1_000
 """Values kept of captured arguments or results; more are cut and noted."""
 CAPTURE_TEXT: Final = 65_536
 """Characters kept of each captured text."""
+CAPTURE_CHARS: Final = 262_144
+"""Characters kept of all captured texts of one call's arguments or result."""
 CAPTURE_ITEMS: Final = 100
 """Items kept of what a generator yielded."""
 _MAX_YOUNG: Final = 10_000
@@ -103,7 +105,11 @@ class _Iteration:
         with losing_only("captured values"):
             kind = cast("Any", type(item))
             plain = kind is str or kind is int or kind is float or kind is bool or item is None
-            self.kept.append(item if plain else to_tree(item, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT)[0])
+            self.kept.append(
+                item
+                if plain
+                else to_tree(item, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT, max_chars=CAPTURE_CHARS)[0]
+            )
 
     def end(self, result: Any = None, error: BaseException | None = None) -> None:
         """End the span with what became of the iteration."""
@@ -122,7 +128,7 @@ class _Iteration:
                     kept = [result]
                 if kept:
                     key = names.GENAI_TOOL_RESULT if span.kind == "tool" else names.OUTPUT
-                    span.captured(key, kept, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT)
+                    span.captured(key, kept, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT, max_chars=CAPTURE_CHARS)
         with losing_only("generator spans"):
             self.span.end()
 

@@ -899,7 +899,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         inside = known[1:-1] + "," if isinstance(known, JsonText) else ""
         self._attributes[names.ARTIFACTS] = JsonText(f"[{inside}{to_json(dict(facts))[0]}]")
 
-    def captured(self, key: str, value: Any, *, max_nodes: int, max_text: int) -> None:
+    def captured(self, key: str, value: Any, *, max_nodes: int, max_text: int, max_chars: int) -> None:
         """Record content nobody asked for by name (arguments, results of a decorated function): bounded."""
         if self.ended or self.run.content == "none":
             return
@@ -909,12 +909,27 @@ class RecordedSpan(OfThisProcess, trace.Span):
             elif type(value) in (bool, int, float):
                 self._store(key, value)
             else:
-                tree, note = to_tree(value, max_nodes=max_nodes, max_text=max_text)
-                self._attributes[key] = JsonText(to_json(tree)[0])
+                if type(value) is dict and _is_small(cast("dict[str, Any]", value)):
+                    text, note = to_json(value)
+                else:
+                    tree, note = to_tree(value, max_nodes=max_nodes, max_text=max_text, max_chars=max_chars)
+                    text = dump(tree)
+                self._attributes[key] = JsonText(text)
                 if note:
                     self._note(key, note)
             if self.run.content == "local":
                 self._put(names.CONTENT, "local")
+
+
+def _is_small(values: dict[str, Any]) -> bool:
+    """Whether a dictionary holds a few short plain values, as the arguments of most calls."""
+    return len(values) <= 32 and all(
+        type(v) in _PLAIN or (type(v) is str and len(v) <= _SHORT) for v in values.values()
+    )
+
+
+_PLAIN: Final = frozenset({int, float, bool, type(None)})
+_SHORT: Final = 2_048
 
 
 class UsageSpan(RecordedSpan):
@@ -965,7 +980,8 @@ def as_number(value: Any) -> int | float | bool | None:
             stored = float(value)
     if type(stored) is float:
         return stored if math.isfinite(stored) else None
-    return stored if type(stored) is int or type(stored) is bool else None
+    # Beyond what a float holds it is no measurement, and nobody reads it back.
+    return stored if type(stored) is bool or (type(stored) is int and stored.bit_length() <= 1_023) else None
 
 
 class ModelCallSpan(UsageSpan):

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 from spanfold import names
 from spanfold.instrument._api import begin_span, current_parent, is_idle
 from spanfold.instrument._callables import traced_object
-from spanfold.instrument._generators import CAPTURE_NODES, CAPTURE_TEXT, async_generator, generator
+from spanfold.instrument._generators import CAPTURE_CHARS, CAPTURE_NODES, CAPTURE_TEXT, async_generator, generator
 from spanfold.instrument._guard import losses, lost
 from spanfold.instrument._span import RecordedSpan
 
@@ -226,7 +226,7 @@ class Call:
             named = {k: v for k, v in named.items() if k in self.plan.capture}
         if named:
             key = names.GENAI_TOOL_ARGUMENTS if span.kind == "tool" else names.INPUT
-            span.captured(key, named, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT)
+            span.captured(key, named, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT, max_chars=CAPTURE_CHARS)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, without a method's receiver."""
@@ -272,7 +272,7 @@ class Call:
         """Record the result and end the span."""
         if self.wants_output and result is not None:
             key = names.GENAI_TOOL_RESULT if span.kind == "tool" else names.OUTPUT
-            span.captured(key, result, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT)
+            span.captured(key, result, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT, max_chars=CAPTURE_CHARS)
         span.end()
 
 

@@ -86,16 +86,19 @@ def to_json(value: Any) -> tuple[str, str | None]:
     return dump(tree), note
 
 
-def to_tree(value: Any, *, max_nodes: int = MAX_NODES, max_text: int | None = None) -> tuple[Any, str | None]:
+def to_tree(
+    value: Any, *, max_nodes: int = MAX_NODES, max_text: int | None = None, max_chars: int | None = None
+) -> tuple[Any, str | None]:
     """Return `value` as a fresh tree of dict, list, str, int, float, bool and None, and a note.
 
     Args:
         value: Anything.
         max_nodes: Values visited before the rest is cut.
         max_text: Characters kept of each text; longer ones end in a marker with their length.
+        max_chars: Characters kept of all texts together.
     """
     try:
-        walk = Walk(max_nodes, max_text)
+        walk = Walk(max_nodes, max_text, max_chars)
         tree = walk.visit(value, 0)
     except RecursionError:  # the host itself is near its recursion limit: no room for another call
         return "<cut: recursion limit>", "cut"

@@ -84,9 +84,10 @@ def integer(value: int) -> Any:
 class Walk:
     """One bounded walk over a value."""
 
-    def __init__(self, max_nodes: int, max_text: int | None) -> None:
+    def __init__(self, max_nodes: int, max_text: int | None, max_chars: int | None = None) -> None:
         self.left = max_nodes
         self.max_text = max_text
+        self.room = max_chars
         self.notes: set[str] = set()
         self.path: set[int] = set()
 
@@ -174,9 +175,13 @@ class Walk:
     # -- leaves
 
     def text(self, value: str) -> str:
-        if self.max_text is not None and len(value) > self.max_text:
+        limit = self.max_text
+        if self.room is not None:
+            limit = self.room if limit is None else min(limit, self.room)
+            self.room = max(0, self.room - len(value))
+        if limit is not None and len(value) > limit:
             self.notes.add("cut")
-            value = f"{value[: self.max_text]}...[{len(value)} characters]"
+            value = f"{value[:limit]}...[{len(value)} characters]"
         cleaned, changed = clean_text(value)
         if changed:
             self.notes.add("surrogates")
@@ -189,7 +194,8 @@ class Walk:
         return None
 
     def binary(self, raw: bytes) -> dict[str, Any]:
-        if self.max_text is not None and len(raw) > self.max_text:
+        limit = self.max_text if self.room is None else min(self.max_text or self.room, self.room)
+        if limit is not None and len(raw) > limit:
             self.notes.add("cut")
             return {"$bytes": None, "size_bytes": len(raw)}
         return {"$bytes": base64.b64encode(raw).decode("ascii")}

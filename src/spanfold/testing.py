@@ -119,12 +119,14 @@ class LoopbackOtlpReceiver:
 
     @contextmanager
     def answering(self, **reply: Any) -> Generator[None]:
-        """Answer in this way inside the block; arguments are fields of `Reply`."""
+        """Answer in this way inside the block; arguments are fields of `Reply`. Requests that hang are let go at its end."""
         before, self.reply = self.reply, Reply(**reply)
         try:
             yield
         finally:
             self.reply = before
+            released, self._released = self._released, threading.Event()
+            released.set()
 
     def payloads(self) -> bytes:
         """Return everything received, as one text to search in."""

@@ -273,6 +273,7 @@ def test_a_hung_collector_never_delays_the_program(sending, tmp_path):
                 pass
             slowest = max(slowest, time.monotonic() - begun)
     assert slowest < 1.0  # a request takes the full ten seconds here
+    assert spanfold.flush(10).waiting == 0
 
 
 def test_a_second_delivery_of_the_same_run_is_refused_while_one_works(receiver, tmp_path):

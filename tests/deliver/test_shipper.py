@@ -144,6 +144,24 @@ def test_an_odd_partial_success_raises_nothing_and_loses_nothing(tmp_path, parti
     assert bodies
 
 
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 405])
+def test_records_wait_for_a_key_or_address_to_be_mended_and_are_not_refused_for_it(tmp_path, monkeypatch, status):
+    with LoopbackOtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        spanfold.configure(otlp=True)
+        with receiver.answering(status=status, stores=False):
+            with spanfold.run("sent", dir=tmp_path / "run"), spanfold.stage("M1"):
+                pass
+            begun = time.monotonic()
+            result = spanfold.flush(30)
+            assert time.monotonic() - begun < 20  # nobody waits for what cannot change
+            assert (result.sent, result.refused, result.waiting) == (0, 0, 2)
+            assert deliver_run(tmp_path / "run", destination(receiver)).reason == f"HTTP {status}"
+            assert len(receiver.requests) < 6
+        assert spanfold.flush(5).waiting == 0
+        assert sorted(s.name for s in receiver.spans) == ["M1", "sent"]
+
+
 def test_a_missing_certificate_is_a_reason_to_wait_and_no_exception(tmp_path):
     there = Destination(
         name="otlp", protocol="http/protobuf", url="https://127.0.0.1:1/v1/traces", certificate="/nowhere/ca.pem"

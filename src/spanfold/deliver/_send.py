@@ -9,6 +9,7 @@ arrived. gRPC by the official stubs.
 import gzip
 import http.client
 import json
+import math
 import ssl
 import time
 from email.utils import parsedate_to_datetime
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 Result = Literal["accepted", "retry", "refused", "too_large"]
 RETRYABLE_HTTP: Final = frozenset({429, 502, 503, 504})
+NOT_ITS_FAULT_HTTP: Final = frozenset({401, 403, 404, 405, 407, 415})
+"""Answers about the address or the credentials, and not about the records: these wait until somebody has mended that."""
+NOT_ITS_FAULT_GRPC: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"})
 RETRYABLE_GRPC: Final = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
@@ -37,6 +41,7 @@ class Answer(NamedTuple):
     reason: str = ""
     """Never contains a value of a record."""
     retry_after_s: float | None = None
+    """Seconds to wait at least; infinite when another try is useless until somebody asks for it."""
     rejected: int = 0
     """Spans a partial success rejected; they must not be sent again."""
 
@@ -111,6 +116,8 @@ def _judge(response: http.client.HTTPResponse, content: bytes) -> Answer:
     reason = f"HTTP {status}"
     if status in RETRYABLE_HTTP:
         return Answer("retry", reason, _retry_after(response.headers.get("retry-after", "")))
+    if status < 400 or status in NOT_ITS_FAULT_HTTP:
+        return Answer("retry", reason, math.inf)
     return Answer("too_large" if status == 413 else "refused", reason)
 
 
@@ -172,7 +179,7 @@ def _grpc(destination: Destination, request: "ExportTraceServiceRequest", timeou
         import grpc
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
     except ImportError:
-        return Answer("refused", "the package grpcio is not installed")
+        return Answer("retry", "the package grpcio is not installed", math.inf)
     parts = urlsplit(destination.url)
     target = f"{parts.hostname}:{parts.port or 4317}"
     compression = grpc.Compression.Gzip if destination.gzip else grpc.Compression.NoCompression
@@ -188,6 +195,8 @@ def _grpc(destination: Destination, request: "ExportTraceServiceRequest", timeou
         if code == "RESOURCE_EXHAUSTED":
             # Without RetryInfo it is not retryable; a message over the peer's limit says it this way.
             return Answer("too_large", "gRPC RESOURCE_EXHAUSTED")
+        if code in NOT_ITS_FAULT_GRPC:
+            return Answer("retry", f"gRPC {code}", math.inf)
         return Answer("retry" if code in RETRYABLE_GRPC else "refused", f"gRPC {code}")
     finally:
         channel.close()

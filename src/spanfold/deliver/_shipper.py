@@ -124,7 +124,8 @@ class Shipper:
                 self._not_before = 0.0
                 self._work()
                 self._wake.notify_all()
-                while not self._idle and (left := deadline - time.monotonic()) > 0:
+                # Also over when the destination has asked for a longer wait, or another try is useless.
+                while not self._idle and self._not_before < deadline and (left := deadline - time.monotonic()) > 0:
                     self._wake.wait(left)
             return self._result()
 
@@ -206,6 +207,7 @@ class Shipper:
             self._not_before = time.monotonic() + (
                 min(pause, 0.25) if urgent and answer.retry_after_s is None else pause
             )
+            self._wake.notify_all()
         if first:
             log.warning(
                 "%s does not take records (%s). They stay in the journal and are sent when it does.",

@@ -10,7 +10,9 @@ still open is ended as `abandoned`.
 
 Python runs a handler between two instructions of the main thread. When those
 are ours (a record half written, documents half folded), the handler comes back
-a moment later, so that what it has interrupted is finished first.
+a moment later, so that what it has interrupted is finished first. In a program
+that does nothing but record it then goes on in the middle of a record; of that
+one only the start is sure to be on disk.
 """
 
 import _thread
@@ -25,9 +27,9 @@ from typing import Final
 from spanfold.instrument._guard import losing_only
 from spanfold.instrument._state import state
 
-_BUSY_S: Final = 0.005
-_MAX_BUSY_S: Final = 1.0
-"""How long the end is put off while the main thread is inside of our own code."""
+_RETRY_S: Final = 0.002
+_MAX_PUT_OFF_S: Final = 0.3
+"""How long the end is put off while the main thread is inside of our own code; then it comes in the middle of it."""
 _OURS: Final = tuple(
     f"spanfold.{room}"
     for room in (
@@ -41,7 +43,7 @@ _OURS: Final = tuple(
 class _Exit:
     installed = False
     registered = False
-    put_off_s = 0.0
+    put_off_until = 0.0
 
 
 def install() -> None:
@@ -84,9 +86,12 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 def _put_off(number: int, frame: FrameType | None) -> bool:
     """Have the signal sent again a moment later, if what it interrupted is ours and may finish."""
     # A handler of the host that called ours must not be called twice.
-    if _Exit.put_off_s >= _MAX_BUSY_S or signal.getsignal(number) is not _terminated or not _is_inside_ours(frame):
+    if signal.getsignal(number) is not _terminated or not _is_inside_ours(frame):
         return False
-    _Exit.put_off_s += _BUSY_S
+    now = time.monotonic()
+    _Exit.put_off_until = _Exit.put_off_until or now + _MAX_PUT_OFF_S
+    if now >= _Exit.put_off_until:
+        return False
     try:
         # Not `threading`: its own lock may be what this thread was interrupted in.
         _thread.start_new_thread(_send_again, (os.getpid(), number))
@@ -96,7 +101,7 @@ def _put_off(number: int, frame: FrameType | None) -> bool:
 
 
 def _send_again(pid: int, number: int) -> None:
-    time.sleep(_BUSY_S)
+    time.sleep(_RETRY_S)
     os.kill(pid, number)
 
 

@@ -72,7 +72,8 @@ class _Ticker:
     """One daemon thread for the documents of all open runs; gone when none is open."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may end a run in the middle of this.
+        self._lock = threading.RLock()
         self._open: weakref.WeakSet[Documents] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
@@ -103,7 +104,7 @@ class _Ticker:
 
     def forked(self) -> None:
         """In a forked child: the runs there are the parent's, and so are their documents."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open = weakref.WeakSet()
         self._thread = None
 

@@ -33,7 +33,7 @@ def test_a_bundle_holds_every_file_of_the_run_and_the_manifest_before_them(tmp_p
     assert exported.path == tmp_path / "001.spanfold.tar.zst"
     assert next(iter(unpack(exported.path))) == "manifest.json"
     assert inside(exported.path) == runs.files(run_dir)
-    assert (exported.left_out, exported.refolded) == ({"journal/.fold": "hidden"}, ())
+    assert (exported.left_out, exported.refolded) == ({}, ())
     assert verify(exported.path).findings == ()
 
 
@@ -154,7 +154,7 @@ def test_missing_documents_are_made_again_and_the_bundle_is_the_same(tmp_path: P
 
     assert exported.path.read_bytes() == whole
     assert len(exported.refolded) == 5
-    assert exported.left_out == {"journal/.fold": "hidden"}
+    assert exported.left_out == {}
     assert not (run_dir / "run.json").exists()
 
 
@@ -369,6 +369,7 @@ def test_links_devices_and_hidden_names_are_left_out_with_their_reason(tmp_path:
     (run_dir / "folder").symlink_to("/etc")
     os.mkfifo(run_dir / "pipe")
     (run_dir / ".env").write_text("SECRET=1")
+    (run_dir / "journal" / ".fold").mkdir()
     (run_dir / "M1" / ".cache").mkdir()
     (run_dir / "M1" / ".cache" / "x").write_text("x")
     (run_dir / "deep").mkdir()
@@ -396,7 +397,7 @@ def test_large_files_are_left_out_when_asked_and_journal_and_documents_never(tmp
     run_dir = runs.record(tmp_path / "001")
     exported = export(run_dir, max_file_bytes=200)
 
-    assert set(exported.left_out) == {"journal/.fold", "M1/artifacts/c0_attn_map.npy", "M1/artifacts/c0_attn_map.png"}
+    assert set(exported.left_out) == {"M1/artifacts/c0_attn_map.npy", "M1/artifacts/c0_attn_map.png"}
     assert exported.left_out["M1/artifacts/c0_attn_map.npy"] == "256 bytes, more than the 200 asked for"
     assert max(e.size_bytes for e in exported.entries if e.kind == "journal") > 200
     assert verify(exported.path).findings == ()

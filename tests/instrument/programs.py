@@ -26,7 +26,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})},
         )
         self._ends = time.monotonic() + HANG_GUARD_S
 
@@ -55,6 +55,12 @@ class Program:
                 break
             data += byte
         return data.decode().rstrip("\n")
+
+    def tell(self) -> None:
+        """Let a program go on that reads a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

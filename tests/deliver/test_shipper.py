@@ -144,6 +144,34 @@ def test_an_odd_partial_success_raises_nothing_and_loses_nothing(tmp_path, parti
     assert bodies
 
 
+def test_an_answer_that_breaks_off_before_its_first_byte_is_no_acknowledgement(tmp_path):
+    import socket
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(
+                        b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 12\r\n\r\n"
+                    )
+                    connection.shutdown(socket.SHUT_RDWR)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1/traces"
+        there = Destination(name="otlp", protocol="http/protobuf", url=url)
+
+        result = deliver_run(finished_run(tmp_path / "run"), there, timeout_s=0.2)
+
+    assert (result.sent, result.refused, result.waiting) == (0, 0, 4)
+
+
 @pytest.mark.parametrize("status", [302, 401, 403, 404, 405])
 def test_records_wait_for_a_key_or_address_to_be_mended_and_are_not_refused_for_it(tmp_path, monkeypatch, status):
     with LoopbackOtlpReceiver() as receiver:

@@ -104,8 +104,12 @@ def _read(connection: http.client.HTTPConnection, response: http.client.HTTPResp
             connection.sock.settimeout(left)
         block = response.read1(65_536)
         if not block:
-            return content
+            break
         content += block
+    announced = response.headers.get("content-length", "")
+    # An answer that broke off before its first byte would look like an empty one, which means that all was accepted.
+    if announced.isdigit() and len(content) < min(int(announced), MAX_ANSWER):
+        raise http.client.IncompleteRead(content)
     return content
 
 

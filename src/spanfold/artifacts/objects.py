@@ -209,7 +209,7 @@ def _store_array_and_figure(root: SafeRoot, folder: str, name: str, value: objec
     if array is None:
         return stored
     figure = render_figure(root, folder, name, array, file_stem=file_stem)
-    return replace(stored, figure=figure.path) if figure else stored
+    return replace(stored, figure=figure.path, figure_sha256=figure.sha256) if figure else stored
 
 
 def _picture(value: Any) -> bytes | None:

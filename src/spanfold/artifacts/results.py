@@ -26,6 +26,8 @@ class StoredArtifact:
     """NumPy's name for the element type in the file: `float64`."""
     figure: str | None = None
     """A picture of the array, relative to the run directory."""
+    figure_sha256: str | None = None
+    """SHA-256 of the picture, 64 lower-case hex digits."""
     note: str | None = None
     """What was changed on the way to the file, such as `nonfinite`: NaN became null."""
     reason: str | None = None

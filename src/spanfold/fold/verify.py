@@ -114,9 +114,11 @@ def _recorded_files(run_dir: Path) -> dict[str, tuple[str, int | None]]:
     for record in merged(run_dir):
         if isinstance(record, Event) and record.name == names.EVENT_ARTIFACT:
             fields = Entry(record).fields
-            path, sha256, size = fields.get("path"), fields.get("sha256"), fields.get("size_bytes")
-            if type(path) is str and type(sha256) is str:
-                found[path] = sha256, size if type(size) is int else None
+            size = fields.get("size_bytes")
+            for file, digest in (("path", "sha256"), ("figure", "figure_sha256")):
+                path, sha256 = fields.get(file), fields.get(digest)
+                if type(path) is str and type(sha256) is str:
+                    found[path] = sha256, size if file == "path" and type(size) is int else None
     return found
 
 

@@ -7,6 +7,7 @@ that what starts below them finds its recorded ancestor.
 """
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -20,6 +21,7 @@ from spanfold.instrument._state import state
 from spanfold.journal import AttributeValue, Journal, store
 
 _SCALARS: Final = frozenset({str, bool, int, float})
+_NOW_NS: Final = 1_000_000
 _MAX_TRACKED: Final = 10_000
 """Open foreign spans followed at once; of the oldest beyond it only the run is known."""
 
@@ -31,7 +33,7 @@ class MirroredSpan:
 class Origin:
     """Where an open foreign span stands among ours."""
 
-    __slots__ = ("anchor", "depth", "generation", "is_allowed", "recorded_parent", "token")
+    __slots__ = ("anchor", "counted", "depth", "generation", "is_allowed", "recorded_parent", "token")
 
     def __init__(self, anchor: RecordedSpan | Anchor, recorded_parent: bytes, is_allowed: bool) -> None:
         self.anchor = anchor
@@ -40,6 +42,8 @@ class Origin:
         """Nearest journaled span around it, foreign ones included."""
         self.is_allowed = is_allowed
         self.generation = fork_generation()
+        self.counted: RecordedSpan | None = None
+        """The span of ours whose time it is part of, when that was known at its start."""
         self.depth = 0 if anchor.kind == "run" else anchor.depth + 1
         self.token = "" if anchor.kind == "run" else anchor.token
         """Timing stage of the recorded span around it."""
@@ -62,15 +66,23 @@ class ForeignProcessor:
         if not state.runs and state.joined is None:
             return
         with losing_only("foreign spans"):
+            if isinstance(span, MirroredSpan):
+                return
             context = span.get_span_context()
-            run = None if isinstance(span, MirroredSpan) else _run_of(context)
+            run = _run_of(context)
             if run is None:
                 return
             origin = self._origin(run, span, trace.get_current_span(parent_context))
+            if origin.is_allowed and isinstance(origin.anchor, RecordedSpan) and _is_now(span.start_time):
+                origin.counted = origin.anchor
+                origin.counted.foreign_child_started()
+            forgotten = None
             with self._lock:
                 if len(self._open) >= _MAX_TRACKED:
-                    self._open.pop(next(iter(self._open)))
+                    forgotten = self._open.pop(next(iter(self._open)))
                 self._open[context.span_id] = origin
+            if forgotten is not None and forgotten.counted is not None:
+                forgotten.counted.foreign_child_ended()
 
     def _origin(self, run: Any, span: Any, around: trace.Span) -> Origin:
         allowed = is_allowed(_scope_name(span), span.attributes)
@@ -109,6 +121,8 @@ class ForeignProcessor:
             context = span.get_span_context()
             with self._lock:
                 origin = self._open.pop(context.span_id, None)
+            if origin is not None and origin.counted is not None and origin.generation == fork_generation():
+                origin.counted.foreign_child_ended()
             run = _run_of(context)
             # Asked again: the attributes that speak of generative AI may have come after the start.
             if run is None or not is_allowed(_scope_name(span), span.attributes):
@@ -150,6 +164,11 @@ def _run_of(context: trace.SpanContext) -> Any:
     return run
 
 
+def _is_now(start_ns: int | None) -> bool:
+    """Whether a span starts when it says it does: instrumentors may report one afterwards."""
+    return start_ns is not None and abs(time.time_ns() - start_ns) < _NOW_NS
+
+
 def _scope_name(span: Any) -> str:
     scope = getattr(span, "instrumentation_scope", None)
     return (scope.name or "") if scope is not None else ""
@@ -175,7 +194,7 @@ def _journal(run: Any, span: Any, origin: Origin) -> None:
         for link in span.links
     ]
     start, end = span.start_time or 0, max(span.start_time or 0, span.end_time or 0)
-    if isinstance(origin.anchor, RecordedSpan):
+    if origin.counted is None and isinstance(origin.anchor, RecordedSpan):
         origin.anchor.foreign_child(start, end)
     context, scope = span.get_span_context(), span.instrumentation_scope
     body, sensitive = journal.encoder.span(

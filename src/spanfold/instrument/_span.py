@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -124,6 +124,17 @@ def _remember(cache: dict[tuple[Any, ...], _T], key: tuple[Any, ...], value: _T)
         cache.clear()
     cache[key] = value
     return value
+
+
+def _merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the union of intervals as intervals that do not overlap, in order."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _union(intervals: list[tuple[int, int]], low: int, high: int) -> int:
@@ -284,6 +295,10 @@ class RecordedSpan(OfThisProcess, trace.Span):
     _open_children = 0
     _period_start = 0
     _covered_ns = 0
+    """How long children took that ended, those of hand-given times only as far as they were folded."""
+    _folded_ns = 0
+    _floor = 0
+    """Before this moment the time of children is one number, `_folded_ns`; 0 when nothing was folded."""
     _periods: list[tuple[int, int]] | None = None
     _extra: list[tuple[int, int]] | None = None
     _told: Mapping[str, AttributeValue] = MappingProxyType({})
@@ -356,7 +371,10 @@ class RecordedSpan(OfThisProcess, trace.Span):
         else:
             self._retroactive = True
             self.start_ns = start_ns
-            self._mono = _perf() - (time.time_ns() - start_ns)
+            if isinstance(parent, RecordedSpan):  # so that both stand on one clock, to the nanosecond
+                self._mono = parent._mono + start_ns - parent.start_ns
+            else:
+                self._mono = _perf() - (time.time_ns() - start_ns)
 
     @property
     def token(self) -> str:
@@ -611,39 +629,58 @@ class RecordedSpan(OfThisProcess, trace.Span):
                 self._covered_ns += mono - self._period_start
                 if self._periods is None:
                     self._periods = []
-                elif len(self._periods) >= _MAX_PERIODS:
-                    self._periods.clear()
                 self._periods.append((self._period_start, mono))
+                if len(self._periods) >= _MAX_PERIODS:
+                    self._fold_periods()
 
     def _child_reported(self, start: int, end: int) -> None:
         """Count a child whose times were given by hand."""
         with _children:
+            start = max(start, self._floor) if self._floor else start
+            if start >= end or (self._open_children and start >= self._period_start and end <= _perf()):
+                return  # outside of what is counted, or inside of what is covered anyway
             if self._extra is None:
                 self._extra = []
             self._extra.append((start, end))
+            if len(self._extra) >= _MAX_PERIODS:
+                self._fold_periods()
 
     def foreign_child(self, start_ns: int, end_ns: int) -> None:
         """Count a child of another tracer, in wall clock."""
         offset = self._mono - self.start_ns
         self._child_reported(start_ns + offset, end_ns + offset)
 
-    def _self_ns(self, end_mono: int) -> int:
-        covered = self._covered_ns
-        if self._open_children:
-            covered += max(0, end_mono - self._period_start)
-        if self._extra:
-            covered += self._uncovered_extra(end_mono)
-        return max(0, end_mono - self._mono - covered)
+    def foreign_child_started(self) -> None:
+        """Count a child of another tracer that starts now."""
+        self._child_started(_perf())
 
-    def _uncovered_extra(self, end_mono: int) -> int:
-        """Return how much of the intervals given by hand lies outside the busy periods known by measuring."""
-        with _children:
-            periods = list(self._periods or ())
-            extra = list(self._extra or ())
+    def foreign_child_ended(self) -> None:
+        """Count that a child of another tracer ends now."""
+        self._child_ended(_perf())
+
+    def _fold_periods(self) -> None:
+        """Add the older half of what is known of the children up to one number.
+
+        What is given by hand later about the time before that is not counted any
+        more: only that keeps the memory of a long span bounded.
+        """
+        intervals = sorted([*(self._periods or ()), *(self._extra or ())])
+        floor = intervals[len(intervals) // 2][0]
         if self._open_children:
-            periods.append((self._period_start, end_mono))
-        known = _union(periods, self._mono, end_mono)
-        return _union(periods + extra, self._mono, end_mono) - known
+            floor = min(floor, self._period_start)
+        self._folded_ns += _union(intervals, max(self._mono, self._floor or self._mono), floor)
+        self._floor = floor
+        self._periods = [(max(start, floor), end) for start, end in self._periods or () if end > floor]
+        self._extra = _merged((max(start, floor), end) for start, end in self._extra or () if end > floor) or None
+        self._covered_ns = self._folded_ns + sum(end - start for start, end in self._periods)
+
+    def _self_ns(self, end_mono: int) -> int:
+        with _children:
+            intervals = [*(self._periods or ()), *(self._extra or ())]
+            if self._open_children:
+                intervals.append((self._period_start, end_mono))
+            covered = self._folded_ns + _union(intervals, max(self._mono, self._floor or self._mono), end_mono)
+        return max(0, end_mono - self._mono - covered)
 
     # -- life
 
@@ -829,7 +866,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
             else:
                 parent._child_ended(mono)  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
         self_ns = end_ns - self.start_ns - self._covered_ns
-        if self._open_children or self._extra or self_ns < 0:
+        if self._open_children or self._extra or self_ns < 0 or self._retroactive or type(end_time) is int:
             self_ns = self._self_ns(mono)
         journal = run.journal
         encoder = journal.encoder

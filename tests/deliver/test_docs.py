@@ -1,0 +1,57 @@
+"""The page on delivery says what is true."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import spanfold
+from spanfold.deliver import _destination, _outbox, _send, _shipper
+from spanfold.testing import LoopbackOtlpReceiver
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "delivery.md").read_text(encoding="utf-8")
+RECORD, DELIVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def run_example(source: str) -> None:
+    spanfold.configure()  # the variables as they are now, not as they were when an earlier test recorded
+    exec(compile(source, "docs/delivery.md", "exec"), {})
+
+
+def test_the_examples_of_the_page_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LoopbackOtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        run_example(RECORD)
+        run_example(DELIVER)
+
+    recorded, delivered = capsys.readouterr().out.splitlines()
+    assert f"```text\n{recorded}\n```" in PAGE
+    assert delivered == "0 0 0 "  # all of it was acknowledged already
+
+
+def test_langfuse_gets_the_attributes_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LoopbackOtlpReceiver(path="/api/public/otel/v1/traces") as langfuse:
+        monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk-lf-test")
+        monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk-lf-test")
+        monkeypatch.setenv("LANGFUSE_BASE_URL", langfuse.endpoint)
+        run_example(RECORD)
+
+    [call] = [span for span in langfuse.spans if span.name == "chat some-model"]
+    shown = [f"{k} = {v}" for k, v in call.attributes.items() if k.startswith(("langfuse.", "session."))]
+    assert "```text\n" + "\n".join(shown) + "\n```" in PAGE
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    assert f"{_destination.HTTP_LIMIT // 1024**2} MiB over HTTP" in PAGE
+    assert f"{_destination.GRPC_LIMIT / 1e6} MB over gRPC" in PAGE
+    assert f"below {_outbox.MAX_SPANS} spans" in PAGE
+    assert f"Beyond {_outbox.MAX_EVENTS:,} events" in PAGE
+    assert f"after {_shipper.FIRST_PAUSE_S} s, then longer, up to {_shipper.MAX_PAUSE_S:.0f} s" in PAGE
+    assert ", ".join(map(str, sorted(_send.RETRYABLE_HTTP))) in PAGE
+    assert ", ".join(map(str, sorted(_send.NOT_ITS_FAULT_HTTP))) in PAGE
+    for code in _send.NOT_ITS_FAULT_GRPC:
+        assert f"`{code}`" in PAGE

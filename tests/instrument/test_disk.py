@@ -36,7 +36,7 @@ def test_a_program_on_a_full_disk_goes_on_warns_once_and_its_run_is_whole_when_t
 with spanfold.run("r", dir=sys.argv[1]) as opened:
     work(5)
     print("fill"); sys.stdin.readline()
-    work(80)
+    work(60)
     print(opened.stats.held > 100, opened.losses)
     print("free"); sys.stdin.readline()
     time.sleep(0.3)
@@ -56,7 +56,7 @@ print(opened.stats.held, opened.losses)
         assert (ended.status, ended.out) == (0, "0 {}\n"), ended
         about_the_journal = [line for line in ended.err.splitlines() if "the journal cannot be written" in line]
         assert len(about_the_journal) == 1
-        assert numbers(disk / "run") == [*range(5), *range(80), *range(5)]
+        assert numbers(disk / "run") == [*range(5), *range(60), *range(5)]
         assert verify_journal(disk / "run").state == "intact"
         assert json.loads((disk / "run" / "run.json").read_text())["run"]["status"] == "completed"
 

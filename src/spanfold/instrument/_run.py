@@ -8,6 +8,7 @@ its own into the same folder and leaves documents and seal to the owner.
 import logging
 import os
 import re
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,6 +126,8 @@ class Run(Recording):
             inherited.trace_hex if inherited else _ids.trace_id(),
         )
         self.name = name
+        # Whoever closes second waits until it is done; re-entrant for a signal handler in the middle of it.
+        self._closing = threading.RLock()
         if state.connector is not None:
             with losing_only("documents and delivery"):
                 self.hooks = state.connector.open(self)
@@ -192,15 +195,28 @@ class Run(Recording):
 
     def close(self) -> None:
         """End the root span, seal the journal, finish the documents. Harmless when repeated; never raises."""
-        if self.closed or self.span._generation != fork_generation():  # pyright: ignore[reportPrivateUsage]  # same room
+        if self.span._generation != fork_generation():  # pyright: ignore[reportPrivateUsage]  # same room
             self.span.end()  # in a forked child: only leaves the context
             return
-        self.closed = True
+        # Not for ever: a signal handler may have interrupted what the thread that closes the run waits for.
+        if not self._closing.acquire(timeout=_FINISH_S):
+            return
         try:
-            self._end()
-        except BaseException:  # Ctrl-C in the middle of it: the end of the process goes on here
-            self.closed = False
-            raise
+            if self.closed:
+                self.span.leave()
+                return
+            self.closed = True
+            try:
+                self._end()
+            except BaseException:  # Ctrl-C in the middle of it: the end of the process goes on here
+                self.closed = False
+                raise
+        finally:
+            self._closing.release()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """See to it that what the disk refused is not forgotten."""
         if self.journal.is_sealed:
             finish_unfinished()
         else:

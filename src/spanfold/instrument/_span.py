@@ -777,23 +777,24 @@ class RecordedSpan(OfThisProcess, trace.Span):
         """
         if not self._entered:
             return
-        self._entered = False
         current = get_context()
         if self._previous is not None:
             above = current.get(SPAN_KEY)
             if current is self._context or self.is_above(above):
                 set_context(self._previous)
-            else:
-                self._step_aside(above)
+            elif not self._step_aside(above):
+                return  # it is current in another thread or task, whose `with` block goes back when it ends
+        self._entered = False
         self._previous = self._context = None
 
-    def _step_aside(self, above: object) -> None:
+    def _step_aside(self, above: object) -> bool:
         """Let a span that became current after this one, and outlives it, go back to what was current before both."""
         while isinstance(above, RecordedSpan) and above._previous is not None:
             if above._previous is self._context:
                 above._previous = self._previous
-                return
+                return True
             above = above._previous.get(SPAN_KEY)
+        return False
 
     def is_above(self, span: object) -> bool:
         """Whether `span` is a descendant of this one that was left open."""
@@ -817,6 +818,8 @@ class RecordedSpan(OfThisProcess, trace.Span):
         if error is not None:
             self.failed(error)
         self.end()
+        if self._entered:
+            self.leave()
 
     def end(self, end_time: int | None = None) -> None:
         """End the span. When this returns its record is in the operating system; later calls do nothing.

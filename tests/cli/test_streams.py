@@ -126,6 +126,10 @@ def test_what_a_run_says_cannot_drive_the_terminal(spanfold: Spanfold, runs: Pat
     assert [char for char in answer.out + answer.err if not (char.isprintable() or char == "\n")] == []
     if "list" not in words:
         assert "\\x1b[2J" in answer.out
+    as_json = spanfold(*words, "--json")
+    assert [char for char in as_json.out if not (char.isprintable() or char == "\n")] == []
+    if "show" in words:
+        assert as_json.document["models"][1]["name"] == "m\r\nodel \u202eevil"
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(runs: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -74,11 +75,11 @@ class Console:
 
     def document(self, schema: str, content: Mapping[str, Any]) -> None:
         """Print the one JSON document of a command."""
-        self._json(json.dumps(plain({"schema": schema, **content}), ensure_ascii=False, allow_nan=False, indent=2))
+        self._json(_json_text({"schema": schema, **content}, indent=2))
 
     def item(self, schema: str, content: Mapping[str, Any]) -> None:
         """Print one object of a stream, in one line, at once."""
-        self._json(json.dumps(plain({"schema": schema, **content}), ensure_ascii=False, allow_nan=False))
+        self._json(_json_text({"schema": schema, **content}, indent=None))
         self.flush()
 
     def paint(self, text: str, style: Style) -> str:
@@ -130,6 +131,15 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 def wants_colour(environ: Mapping[str, str]) -> bool:
     """Whether a terminal is to get colours (no-color.org)."""
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def _json_text(content: Mapping[str, Any], *, indent: int | None) -> str:
+    text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, indent=indent)
+    # Beyond ASCII there are controls too, and the encoder leaves them as they are: a terminal would obey.
+    return _BEYOND_ASCII.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
+
+
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7e]")
 
 
 def plain(value: Any) -> Any:

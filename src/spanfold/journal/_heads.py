@@ -21,7 +21,7 @@ def file_heads(folder: Path) -> dict[str, dict[str, Any]]:
     """
     heads: dict[str, dict[str, Any]] = {}
     try:
-        root = SafeRoot(folder)
+        root = SafeRoot(folder.parent).subroot(folder.name)
         entries: list[str] = []
         for entry in root.walk():
             entry.skip = True

@@ -158,7 +158,9 @@ class OwnFile:
         return self
 
     def _root(self) -> SafeRoot:
-        return SafeRoot(self.folder, create=True, durable=self._durable)
+        # From the run directory, so that a link in place of that is not followed either.
+        run_dir = SafeRoot(self.folder.parent, create=True, durable=self._durable)
+        return run_dir.subroot(self.folder.name, create=True)
 
     def _successor(self, root: SafeRoot) -> "OwnFile":
         """Return a new file to go on in; this one stays as it is."""

@@ -34,7 +34,12 @@ from spanfold.instrument import version as _version
 
 _connect.connect()
 
-__version__ = _version()
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # reading the installed metadata at import would slow every program down
+        return _version()
+    raise AttributeError(f"module 'spanfold' has no attribute {name!r}")
+
 
 __all__ = [
     "FlushResult",

@@ -7,7 +7,7 @@ as span events are deprecated upstream; to change that, change `exception_event`
 The exception itself is only read, and nothing of it is kept.
 """
 
-import asyncio
+import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, cast
@@ -67,7 +67,8 @@ def message(error: BaseException) -> str:
 def ending(error: BaseException) -> Ending:
     """Judge an exception that leaves a span."""
     name = type_name(error)
-    if isinstance(error, asyncio.CancelledError):
+    asyncio = sys.modules.get("asyncio")  # a program that has not imported it cannot cancel a task
+    if asyncio is not None and isinstance(error, asyncio.CancelledError):
         return Ending(2, name, "cancelled", None, False)
     if isinstance(error, KeyboardInterrupt):
         return Ending(2, name, "interrupted", None, False)

@@ -8,7 +8,6 @@ import os
 import threading
 import uuid
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any, Protocol
 
 from spanfold import names
@@ -144,6 +143,8 @@ _version: list[str] = []
 def version() -> str:
     """Return the installed version of spanfold."""
     if not _version:
+        from importlib import metadata  # as much as a tenth of the import time
+
         try:
             _version.append(metadata.version("spanfold"))
         except metadata.PackageNotFoundError:

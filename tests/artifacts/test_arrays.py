@@ -60,7 +60,6 @@ def test_any_array_without_objects_comes_back_as_it_was_and_numpy_would_have_wri
     assert (root.path / str(stored.path)).read_bytes() == by_numpy.getvalue()
 
 
-@pytest.mark.contract("DL-077")
 def test_the_file_has_the_name_the_contract_gives_it(root: SafeRoot) -> None:
     stored, _ = kept(root, np.zeros(3), "c0_relative_attention_attn_map")
     assert stored.to_dict() == {
@@ -112,7 +111,7 @@ def test_a_list_of_equal_shapes_is_stacked_on_a_new_first_axis(root: SafeRoot, c
     ],
     ids=["objects", "record with objects", "ragged", "mixed", "masked"],
 )
-@pytest.mark.contract("DL-150", "DL-178")
+@pytest.mark.contract("DL-178")
 def test_an_array_that_cannot_be_kept_leaves_its_type_and_the_reason(root: SafeRoot, obj: Any, reason: str) -> None:
     stored = store_array(root, "M1/artifacts", "x", obj)
     assert stored is not None
@@ -257,7 +256,6 @@ def test_a_file_the_disk_refuses_leaves_a_reason_and_no_litter(tmp_path: Path) -
     assert done.stdout.splitlines() == ["OSError: File too large", "[]"]
 
 
-@pytest.mark.contract("DL-188")
 def test_without_numpy_everything_else_is_kept_and_a_tensor_says_what_to_install(tmp_path: Path) -> None:
     program = (
         "import sys\n"

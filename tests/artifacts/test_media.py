@@ -107,7 +107,7 @@ class TestWhereFilesMayComeFrom:
         assert files(root) == []
 
     @pytest.mark.parametrize("kind", ["link inside", "link outside", "dangling link", "FIFO", "directory", "missing"])
-    @pytest.mark.contract("DL-172", "DL-171")
+    @pytest.mark.contract("DL-172")
     def test_what_is_no_file_there_is_refused_without_waiting(self, root: SafeRoot, image: Path, kind: str) -> None:
         source = image.parent / "source.png"
         match kind:

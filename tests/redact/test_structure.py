@@ -157,7 +157,6 @@ def test_a_document_keeps_its_shape_and_its_text_still_parses(document: Any) -> 
         json.loads(redact(text))
 
 
-@pytest.mark.contract("AI-104")
 @given(document=documents())
 def test_redacting_a_document_twice_is_redacting_it_once(document: Any) -> None:
     once = redact_dict({"document": document})

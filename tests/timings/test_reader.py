@@ -30,7 +30,7 @@ def without(*keys: str, **fields: object) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
-@pytest.mark.contract("EP-061", "EP-024")
+@pytest.mark.contract("EP-061", "EP-007")
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [

@@ -5,6 +5,7 @@ or waits without bound (docs/how-it-works.md).
 """
 
 import enum
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -199,7 +200,7 @@ def _joinable() -> bool:
         if not _join_tried:
             with losing_only("the run of the parent process"):
                 # A task of a process pool has joined already.
-                if state.joined is None and state.ready().enabled:
+                if state.joined is None and os.environ.get(names.ENV_RUN_DIR):
                     state.joined = _process.join()
                     if state.joined is not None:
                         _signals.install()

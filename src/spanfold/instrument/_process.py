@@ -1,29 +1,34 @@
 """Context over process borders: the environment of a child, joining a parent's run, and pools.
 
 W3C trace context in environment variables (`TRACEPARENT`, `TRACESTATE`), plus
-where the run is. Put into a copy of the environment for the child, never into
-our own; read once by the child. Baggage is left alone: every descendant
-inherits it, and it may not be ours.
+where the run is and where in it the child works. Put into a copy of the
+environment for the child, never into our own; read once by the child. Baggage
+is left alone: every descendant inherits it, and it may not be ours.
 """
 
 import contextvars
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from spanfold import names
 from spanfold.instrument import _signals
+from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losing_only, lost
-from spanfold.instrument._span import SPAN_KEY, Stand, get_context, set_context
+from spanfold.instrument._span import SPAN_KEY, Anchor, Stand, UnrecordedId, get_context, id_of, set_context
 from spanfold.instrument._state import state
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_MAX_JOINED: Final = 8
+"""Runs a worker keeps joined, with one journal file each: pools outlive runs."""
 
 
 class EnvParent(NamedTuple):
@@ -55,7 +60,8 @@ def child_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     A copy of this process's environment, with `extra` over it, `TRACEPARENT`
     naming the current span, and the run directory. Outside a run it is the
     copy with `extra`. The child joins by importing spanfold and recording
-    something; it needs no configuration.
+    something; it needs no configuration. A content policy stricter than the
+    child's own goes with it; a redaction callback cannot.
     """
     env = {**os.environ, **(extra or {})}
     with losing_only("the context of a child process"):
@@ -71,16 +77,20 @@ def carrier() -> dict[str, str]:
     if near is None:
         return {}
     run: Any = near.run
-    span_id = (parent_id or near._id).decode()  # pyright: ignore[reportPrivateUsage]  # same room
+    if isinstance(parent_id, UnrecordedId):
+        parent_id = parent_id.recorded
     found = {
-        names.ENV_TRACEPARENT: f"00-{run.trace_id}-{span_id}-01",
+        names.ENV_TRACEPARENT: f"00-{run.trace_id}-{(parent_id or id_of(near)).decode()}-01",
         names.ENV_RUN_DIR: str(run.dir),
         names.ENV_RUN_NAME: run.name,
+        names.ENV_CONTENT: run.content,
     }
     if near.stage is not None:
         found[names.ENV_STAGE] = near.stage
     if near.cycle is not None:
         found[names.ENV_CYCLE] = str(near.cycle)
+    if near.kind != "run":
+        found[names.ENV_DEPTH], found[names.ENV_TOKEN] = str(near.depth), near.token
     return found
 
 
@@ -91,7 +101,7 @@ def join(environ: Mapping[str, str] | None = None) -> Any:
     env = os.environ if environ is None else environ
     folder = env.get(names.ENV_RUN_DIR, "")
     parent = env_parent(environ)
-    if not folder or parent is None:
+    if not folder or parent is None or not state.ready().enabled:
         return None
     path = Path(folder)
     # The variable comes from outside: only a directory that is a run already is written to.
@@ -99,21 +109,40 @@ def join(environ: Mapping[str, str] | None = None) -> Any:
         lost(f"the run of the parent process: {names.ENV_RUN_DIR} does not name a run directory")
         return None
     joined = JoinedRun(path, env.get(names.ENV_RUN_NAME, ""), parent.trace_hex)
-    joined.stand_in(parent.span_id, env.get(names.ENV_STAGE) or None, _cycle(env))
+    joined.content = min(joined.content, env.get(names.ENV_CONTENT, "all"), key=_strictness)
+    joined.anchor = _anchor(joined, parent, env)
     return joined
 
 
-def _cycle(env: Mapping[str, str]) -> int | None:
-    text = env.get(names.ENV_CYCLE, "")
-    return int(text) if text.lstrip("-").isdigit() and len(text) < 19 else None
+def _strictness(content: str) -> int:
+    # What another version of spanfold may say is taken for the strictest.
+    return {"all": 2, "local": 1}.get(content, 0)
+
+
+def _anchor(joined: Any, parent: EnvParent, env: Mapping[str, str]) -> Anchor:
+    """Return the stand-in for the span of the parent process that `env` names."""
+    anchor = Anchor(joined, parent.span_id, env.get(names.ENV_STAGE) or None, _number(env, names.ENV_CYCLE))
+    depth, token = _number(env, names.ENV_DEPTH), env.get(names.ENV_TOKEN, "")
+    if depth is not None and depth >= 0 and _TOKEN.fullmatch(token):
+        anchor.below_a_span(depth, token)
+    return anchor
+
+
+_TOKEN: Final = re.compile("[a-z][a-z0-9_]{0,63}")
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name, "")
+    return int(text) if re.fullmatch("-?[0-9]{1,18}", text) else None
 
 
 def traced_executor(executor: Executor) -> Executor:
-    """Return an executor whose tasks run inside the context of their `submit` call.
+    """Return an executor whose tasks run inside the context of their `submit` or `map` call.
 
     Works for threads (the OpenTelemetry context and every other context
-    variable are copied) and for `ProcessPoolExecutor` (the task joins the run
-    and writes a journal file of its own). `shutdown` shuts the given one down.
+    variable are copied) and for processes (the task joins the run and writes a
+    journal file of its own), of the standard library and of others. `shutdown`
+    shuts the given one down; what else it offers is passed on.
     """
     return _TracedExecutor(executor)
 
@@ -121,40 +150,46 @@ def traced_executor(executor: Executor) -> Executor:
 class _TracedExecutor(Executor):
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._across = isinstance(executor, ProcessPoolExecutor)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Schedule a call that runs in the context of this one."""
-        if self._across:
-            return self._executor.submit(_call_in_child, carrier(), fn, args, kwargs)
-        run = contextvars.copy_context().run
-        return self._executor.submit(run, fn, *args, **kwargs)  # type: ignore[arg-type]  # mypy infers no ParamSpec through a ParamSpec
+        return self._executor.submit(_Task(contextvars.copy_context(), {}, fn), *args, **kwargs)
 
-    def map(
-        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
-    ) -> Iterator[R]:
-        """Like `Executor.map`; each call runs in the context of this one."""
-        if self._across:
-            return self._executor.map(_MapInChild(carrier(), fn), *iterables, timeout=timeout, chunksize=chunksize)
-        return super().map(fn, *iterables, timeout=timeout, chunksize=chunksize)
+    def map(self, fn: Callable[..., R], *iterables: Iterable[Any], **options: Any) -> Iterator[R]:
+        """Like the executor's own `map`; each call runs in the context of this one."""
+        return self._executor.map(_Task(contextvars.copy_context(), {}, fn), *iterables, **options)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Shut the wrapped executor down."""
         self._executor.shutdown(wait=wait, cancel_futures=cancel_futures)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
 
-class _MapInChild:
-    """A function of a process pool's `map`, with the context it was mapped in."""
 
-    def __init__(self, env: Mapping[str, str], fn: Callable[..., Any]) -> None:
-        self.env, self.fn = dict(env), fn
+class _Task:
+    """A function with the context it was submitted in. Where an executor pickles it, it is going to another process."""
 
-    def __call__(self, *args: Any) -> Any:
-        return _call_in_child(self.env, self.fn, args, {})
+    def __init__(self, context: contextvars.Context | None, env: Mapping[str, str], fn: Callable[..., Any]) -> None:
+        self._context, self._env, self._fn = context, env, fn
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self._context is None:
+            return _call_in_child(self._env, self._fn, args, kwargs)
+        # A copy for each call: `map` makes several at once, and a context takes one at a time.
+        return self._context.copy().run(self._fn, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        env: Mapping[str, str] = self._env
+        if self._context is not None:
+            env = {}
+            with losing_only("the context of a pooled task"):
+                env = self._context.copy().run(carrier)
+        return _Task, (None, env, self._fn)
 
 
 def _call_in_child(env: Mapping[str, str], fn: Callable[..., R], args: Any, kwargs: Any) -> R:
-    """Run a task of a process pool inside the span its `submit` call was made in."""
+    """Run a task of a process pool inside the span it was submitted in."""
     before = None
     with losing_only("the context of a pooled task"):
         if env:
@@ -166,28 +201,34 @@ def _call_in_child(env: Mapping[str, str], fn: Callable[..., R], args: Any, kwar
             set_context(before)
 
 
+_joined: dict[tuple[str, bytes], Any] = {}
+
+
 def _work_for(env: Mapping[str, str]) -> Context | None:
     """Make the span that `env` names the current one, and return what was current before.
 
     A forked worker inherits what was current, and the runs that were open, when
     its pool was made. What its tasks record belongs to neither.
     """
-    known = state.joined
-    if (
-        known is None
-        or str(known.dir) != env[names.ENV_RUN_DIR]
-        or known.trace_hex.decode() not in env[names.ENV_TRACEPARENT]
-    ):
-        if known is not None:
-            known.journal.close()
-        known = state.joined = join(env)
-        _signals.install()
     parent = env_parent(env)
-    if known is None or parent is None:
+    if parent is None:
         return None
-    known.stand_in(parent.span_id, env.get(names.ENV_STAGE) or None, _cycle(env))
-    sampled = TraceFlags(TraceFlags.SAMPLED)
-    stand = Stand(SpanContext(int(parent.trace_hex, 16), int(parent.span_id, 16), True, sampled), known.anchor, b"")
+    key = env.get(names.ENV_RUN_DIR, ""), parent.trace_hex
+    joined = _joined.pop(key, None) or join(env)
+    if joined is None:
+        return None
+    if len(_joined) >= _MAX_JOINED:
+        _joined.pop(next(iter(_joined))).journal.close()
+    _joined[key] = joined
+    anchor = _anchor(joined, parent, env)
+    joined.anchor, state.joined = anchor, joined
+    _signals.install()
+    bridge.join()
+    context = SpanContext(int(parent.trace_hex, 16), int(parent.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))
     before = get_context()
-    set_context(Context({**before, SPAN_KEY: stand}))
+    set_context(Context({**before, SPAN_KEY: Stand(context, anchor, b"")}))
     return before
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_joined.clear)

@@ -118,7 +118,7 @@ class Run(Recording):
         from spanfold.instrument._process import env_parent
 
         inherited = env_parent()
-        if inherited is not None and inherited.trace_hex in state.runs:
+        if inherited is not None and not state.claim(inherited.trace_hex):
             inherited = None  # one open run for each trace: records are sorted into runs by it
         durable = state.ready().durability == "machine"
         super().__init__(
@@ -293,10 +293,6 @@ class JoinedRun(Recording):
     def __init__(self, folder: Path, name: str, trace_hex: bytes) -> None:
         super().__init__(folder, trace_hex)
         self.name = name
-
-    def stand_in(self, span_id: bytes, stage: str | None, cycle: int | None) -> None:
-        """Work under this span of the parent process from now on."""
-        self.anchor = Anchor(self, span_id, stage, cycle)
 
 
 def _default_folder(name: str) -> Path:

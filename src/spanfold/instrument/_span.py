@@ -228,6 +228,15 @@ class Anchor:
         self.cycle = cycle
         self._seen_error: Trail | None = None
 
+    def below_a_span(self, depth: int, token: str) -> None:
+        """Stand in for a span that is not the root of its run.
+
+        Args:
+            depth: Its depth.
+            token: Stage name of its timing row.
+        """
+        self.kind, self.depth, self.name, self.token = "span", depth, token, token
+
     def _child_started(self, mono: int) -> None:
         """Time of children is counted by the process that recorded the span."""
 

@@ -73,6 +73,7 @@ class State:
         self.redactor = default_redactor
         self.gate: Gate | None = None
         self.connector: Connector | None = None
+        self._claimed: set[bytes] = set()
         self.runs: dict[bytes, Any] = {}
         """Trace id -> open run of this process."""
         self.sole: Any = None
@@ -104,9 +105,18 @@ class State:
                 self.connector.configure(settings, gate)
             self.gate, self.settings = gate, settings
 
+    def claim(self, trace_hex: bytes) -> bool:
+        """Take a trace id from outside for one run; False when another open run has it."""
+        with self.lock:
+            if trace_hex in self.runs or trace_hex in self._claimed:
+                return False
+            self._claimed.add(trace_hex)
+            return True
+
     def add(self, run: Any) -> None:
         """Note an open run."""
         with self.lock:
+            self._claimed.discard(run.trace_hex)
             self.runs[run.trace_hex] = run
             self.sole = next(iter(self.runs.values())) if len(self.runs) == 1 else None
 

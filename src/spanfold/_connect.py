@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
+from spanfold.errors import SettingsError
 from spanfold.instrument import CONTROL, Run, RunHooks, state
 from spanfold.redact import Gate
 from spanfold.settings import Settings
@@ -128,7 +129,7 @@ class _Delivery:
         """Whether there is any destination."""
         return bool(self._wanted)
 
-    def configure(self, settings: Settings) -> None:
+    def configure(self, settings: Settings, *, strict: bool) -> None:
         """Find the destinations the settings ask for.
 
         Raises:
@@ -141,11 +142,25 @@ class _Delivery:
             return
         from spanfold.deliver import destinations
 
-        self._wanted = destinations(settings, os.environ)
+        try:
+            self._wanted = destinations(settings, os.environ)
+        except SettingsError as error:
+            if strict:
+                raise
+            # Nobody called configure(): the program is recording already, and a wrong address must not cost its run.
+            self._wanted = []
+            log.warning("Nothing is sent: %s Runs are recorded as always.", error)
         for destination in self._wanted:
             if destination.name not in self._announced:
                 self._announced.add(destination.name)
-                log.info("spanfold sends to %s; switch it off with %s=False.", destination.label, destination.name)
+                # A warning, so that it is seen by default: records leave the machine because of the environment.
+                level = logging.INFO if getattr(settings, destination.name) is True else logging.WARNING
+                log.log(
+                    level,
+                    "spanfold sends to %s; SPANFOLD_%s=false keeps records here.",
+                    destination.label,
+                    destination.name.upper(),
+                )
 
     def open(self, run: Run) -> list[tuple[Any, Any]]:
         """Send the records of a run to every destination from now on."""
@@ -214,13 +229,13 @@ class _Rooms:
 class _Connector:
     """The rooms to the right of the recorder, as it sees them."""
 
-    def configure(self, settings: Settings, gate: Gate) -> None:
+    def configure(self, settings: Settings, gate: Gate, *, strict: bool) -> None:
         """Check what the settings demand of destinations.
 
         Raises:
             SettingsError: One is required and cannot be used.
         """
-        _delivery.configure(settings)
+        _delivery.configure(settings, strict=strict)
 
     def open(self, run: Run) -> RunHooks:
         """Start the work of the other rooms for a run."""

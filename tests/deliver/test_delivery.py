@@ -108,7 +108,7 @@ def test_what_was_acknowledged_is_never_sent_again(receiver, tmp_path):
 def test_a_torn_acknowledgement_resends_only_its_batch(receiver, tmp_path):
     run_dir = unsent(tmp_path / "run", 600)  # two requests
     deliver_run(run_dir, destination_of(receiver))
-    ack = run_dir / "journal" / ".deliver" / "otlp.ack.jsonl"
+    (ack,) = (run_dir / "journal" / ".deliver").glob("otlp-*.ack.jsonl")
     lines = ack.read_bytes().splitlines(keepends=True)
     assert len(lines) == 2
     ack.write_bytes(lines[0] + lines[1][:20])
@@ -151,7 +151,10 @@ def test_one_refused_record_is_named_and_the_rest_arrives(receiver, tmp_path):
     result = deliver_run(run.dir, destination_of(receiver))
 
     assert (result.sent, result.refused, result.waiting) == (40, 1, 0)
-    aside = [json.loads(line) for line in (run.dir / "journal/.deliver/otlp.refused.jsonl").read_text().splitlines()]
+    aside = [
+        json.loads(line)
+        for line in next((run.dir / "journal/.deliver").glob("otlp-*.refused.jsonl")).read_text().splitlines()
+    ]
     assert [(a["name"], a["reason"]) for a in aside] == [("poison", "HTTP 400")]
     assert len({s.span_id for s in receiver.spans}) == len(receiver.spans) == 40
 
@@ -280,7 +283,7 @@ def test_a_second_delivery_of_the_same_run_is_refused_while_one_works(receiver, 
     run_dir = unsent(tmp_path / "run")
     root = SafeRoot(run_dir / "journal")
     root.ensure_dir(".deliver")
-    with FileLock(root, ".deliver/otlp.lock"), pytest.raises(LockedError):
+    with FileLock(root, f".deliver/{destination_of(receiver).key}.lock"), pytest.raises(LockedError):
         deliver_run(run_dir, destination_of(receiver))
 
 
@@ -415,3 +418,45 @@ def test_gzip_and_json_arrive_as_the_same_spans(receiver, tmp_path):
     first, second, third = receiver.spans[:6], receiver.spans[6:12], receiver.spans[12:]
     strip = lambda spans: [(s.span_id, s.name, dict(s.attributes), [e.name for e in s.events]) for s in spans]  # noqa: E731
     assert strip(first) == strip(second) == strip(third)
+
+
+def test_another_address_is_another_destination(receiver, tmp_path):
+    run_dir = unsent(tmp_path / "run")
+    with LoopbackOtlpReceiver() as second:
+        assert deliver_run(run_dir, destination_of(receiver)).sent == 6
+        assert deliver_run(run_dir, destination_of(second)).sent == 6
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+def test_a_wrong_address_or_key_refuses_no_record(receiver, tmp_path, status):
+    run_dir = unsent(tmp_path / "run")
+    with receiver.answering(status=status):
+        result = deliver_run(run_dir, destination_of(receiver), timeout_s=5)
+    assert (result.sent, result.refused, result.waiting, result.reason) == (0, 0, 6, f"HTTP {status}")
+    assert deliver_run(run_dir, destination_of(receiver)).sent == 6
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "abc")]
+)
+def test_a_wrong_variable_of_the_environment_costs_the_sending_and_not_the_run(
+    tmp_path, monkeypatch, caplog, variable, value
+):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(variable, value)
+    program = "import spanfold\nwith spanfold.run('r', dir='run'), spanfold.stage('M1'): pass"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert variable in done.stderr and "Nothing is sent" in done.stderr
+    assert len(journaled(tmp_path / "run")) == 2
+
+
+def test_a_program_does_not_wait_at_exit_for_a_collector_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    program = (
+        "import spanfold, time\n"
+        "with spanfold.run('r', dir='run'), spanfold.stage('M1'): pass\n"
+        "begun = time.monotonic(); spanfold.shutdown(30); print(time.monotonic() - begun)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 15
+    assert "2 spans have not arrived" in done.stderr

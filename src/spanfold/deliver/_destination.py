@@ -6,6 +6,7 @@ appended, headers are `key=value` lists with URL-encoded values.
 """
 
 import base64
+import hashlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,6 +44,11 @@ class Destination:
     """gRPC without TLS."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Langfuse: what the environment says about every trace."""
+
+    @property
+    def key(self) -> str:
+        """Name of the files that say what this destination has acknowledged: another address is another destination."""
+        return f"{self.name}-{hashlib.sha256(self.url.encode()).hexdigest()[:8]}"
 
     @property
     def limit_bytes(self) -> int:

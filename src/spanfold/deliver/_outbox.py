@@ -232,7 +232,7 @@ class Outbox:
             + b"\n"
             for file, offset in batch.offsets.items()
         )
-        self._append(f"{self.destination.name}.ack.jsonl", lines)
+        self._append(f"{self.destination.key}.ack.jsonl", lines)
 
     def set_aside(self, span: Span | None, reason: str, *, size_bytes: int | None = None, count: int = 1) -> None:
         """Note a span of the batch that was refused for good; None when the destination did not say which."""
@@ -247,7 +247,7 @@ class Outbox:
             "reason": reason,
             "time_ns": time.time_ns(),
         }
-        self._append(f"{self.destination.name}.refused.jsonl", orjson.dumps(line) + b"\n")
+        self._append(f"{self.destination.key}.refused.jsonl", orjson.dumps(line) + b"\n")
 
     def _append(self, name: str, data: bytes) -> None:
         root = SafeRoot(self._journal_dir)
@@ -258,7 +258,7 @@ class Outbox:
     def _load(self) -> dict[str, int]:
         acked: dict[str, int] = {}
         try:
-            content = SafeRoot(self._journal_dir).read_bytes(f"{FOLDER}/{self.destination.name}.ack.jsonl")
+            content = SafeRoot(self._journal_dir).read_bytes(f"{FOLDER}/{self.destination.key}.ack.jsonl")
         except (OSError, SpanfoldError):
             return acked
         for line in content.split(b"\n"):

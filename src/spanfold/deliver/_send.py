@@ -120,7 +120,7 @@ def _judge(response: http.client.HTTPResponse, content: bytes) -> Answer:
     reason = f"HTTP {status}"
     if status in RETRYABLE_HTTP:
         return Answer("retry", reason, _retry_after(response.headers.get("retry-after", "")))
-    if status < 400 or status in NOT_ITS_FAULT_HTTP:
+    if status < 400 or status >= 500 or status in NOT_ITS_FAULT_HTTP:
         return Answer("retry", reason, math.inf)
     return Answer("too_large" if status == 413 else "refused", reason)
 

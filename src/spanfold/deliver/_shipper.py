@@ -85,6 +85,7 @@ class Shipper:
         self._pause_s = FIRST_PAUSE_S
         self._idle = True
         self._generation = 0
+        self._failed = -1
         self.reason = ""
 
     @property
@@ -113,8 +114,13 @@ class Shipper:
             outbox.is_closed = True
             self._wake.notify_all()
 
-    def flush(self, timeout_s: float) -> Delivery:
-        """Wait until everything recorded so far has arrived, at most `timeout_s` seconds."""
+    def flush(self, timeout_s: float, *, patient: bool = True) -> Delivery:
+        """Wait until everything recorded so far has arrived, at most `timeout_s` seconds.
+
+        Args:
+            timeout_s: The longest wait.
+            patient: Wait for a destination that does not take records now; otherwise one more try is enough.
+        """
         deadline = time.monotonic() + timeout_s
         with self._wake:
             if self._outboxes:
@@ -125,7 +131,12 @@ class Shipper:
                 self._work()
                 self._wake.notify_all()
                 # Also over when the destination has asked for a longer wait, or another try is useless.
-                while not self._idle and self._not_before < deadline and (left := deadline - time.monotonic()) > 0:
+                while (
+                    not self._idle
+                    and self._not_before < deadline
+                    and (patient or self._failed != self._generation)
+                    and (left := deadline - time.monotonic()) > 0
+                ):
                     self._wake.wait(left)
             return self._result()
 
@@ -135,7 +146,7 @@ class Shipper:
         Runs that have ended are forgotten, so that stopping twice waits once
         for a destination that is down.
         """
-        result = self.flush(timeout_s)
+        result = self.flush(timeout_s, patient=False)
         with self._wake:
             self._stopping = True
             self._forget([outbox for outbox in self._outboxes if outbox.is_closed])
@@ -207,6 +218,7 @@ class Shipper:
             self._not_before = time.monotonic() + (
                 min(pause, 0.25) if urgent and answer.retry_after_s is None else pause
             )
+            self._failed = self._generation
             self._wake.notify_all()
         if first:
             log.warning(
@@ -237,7 +249,7 @@ def deliver_run(run_dir: Path, destination: Destination, *, timeout_s: float = 6
     journal = run_dir / "journal"
     root = SafeRoot(journal)
     root.ensure_dir(".deliver")
-    with FileLock(root, f".deliver/{destination.name}.lock"):
+    with FileLock(root, f".deliver/{destination.key}.lock"):
         outbox = Outbox(run_dir, destination)
         deadline, pause, reason = time.monotonic() + timeout_s, FIRST_PAUSE_S, ""
         while outbox.fill() is not None and time.monotonic() < deadline:

@@ -43,8 +43,13 @@ class RunHooks(Protocol):
 class Connector(Protocol):
     """Wires the rooms to the right into the recorder; see `spanfold._connect`."""
 
-    def configure(self, settings: Settings, gate: Gate) -> None:
+    def configure(self, settings: Settings, gate: Gate, *, strict: bool) -> None:
         """Check what settings demand of destinations.
+
+        Args:
+            settings: What was decided.
+            gate: The gate in force.
+            strict: Whether a wrong setting raises, or is reported and switches its destination off.
 
         Raises:
             SettingsError: Something required is missing.
@@ -92,17 +97,21 @@ class State:
         if self.settings is None:
             with self.lock:
                 if self.settings is None:
-                    self.apply(_lenient())
+                    self.apply(_lenient(), strict=False)
         assert self.settings is not None
         return self.settings
 
-    def apply(self, settings: Settings) -> None:
-        """Take settings into force for runs opened from now on."""
+    def apply(self, settings: Settings, *, strict: bool = True) -> None:
+        """Take settings into force for runs opened from now on.
+
+        Raises:
+            SettingsError: With `strict`, a destination is required and cannot be used.
+        """
         with self.lock:
             self.redactor.register_environment(os.environ)
             gate = Gate(self.redactor, settings.redact)
             if self.connector is not None:
-                self.connector.configure(settings, gate)
+                self.connector.configure(settings, gate, strict=strict)
             self.gate, self.settings = gate, settings
 
     def claim(self, trace_hex: bytes) -> bool:

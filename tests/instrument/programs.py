@@ -65,9 +65,11 @@ class Program:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def end(self) -> "Ended":
+    def end(self, given: str = "") -> "Ended":
         """Wait for the end of the program."""
-        out, err = self.process.communicate(timeout=max(1.0, self._ends - time.monotonic()))
+        out, err = self.process.communicate(
+            f"{given}\n".encode() if given else None, timeout=max(1.0, self._ends - time.monotonic())
+        )
         return Ended(self.process.returncode, out.decode(), err.decode())
 
 
@@ -80,10 +82,15 @@ class Ended:
 
 
 def run(
-    text: str, *args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, status: int = 0
+    text: str,
+    *args: object,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    status: int = 0,
+    given: str = "",
 ) -> Ended:
-    """Run a program to its end, which must have this status."""
+    """Run a program to its end, which must have this status; `given` is a line for its standard input."""
     with Program(text, *args, env=env, cwd=cwd) as program:
-        ended = program.end()
+        ended = program.end(given)
     assert ended.status == status, ended
     return ended

@@ -172,15 +172,14 @@ def test_a_thousand_taken_names_keep_the_records_in_memory_and_say_so(tmp_path: 
 
 @pytest.mark.parametrize("value", [5, 5.5, object(), b"bytes", ["a"], {"a": 1}])
 def test_a_directory_of_a_wrong_type_costs_the_run_and_raises_nothing(value: object, lost: Lost) -> None:
-    with spanfold.run("r", dir=value) as opened:  # type: ignore[arg-type]
-        with spanfold.stage("M1"):
-            pass
+    with spanfold.run("r", dir=value), spanfold.stage("M1"):  # type: ignore[arg-type]
+        pass
     assert lost() == {"a run": 1}
 
 
 @pytest.mark.case("C-042")
 def test_fields_of_any_name_are_taken(tmp_path: Path) -> None:
-    with spanfold.run("r", dir=tmp_path / "run", **{"self": 1, "kind": 2, "stage": 3}) as opened:
+    with spanfold.run("r", dir=tmp_path / "run", self=1, kind=2, stage=3) as opened:
         opened.set(self=4)
         opened.event("e", self=5, name=6)
 

@@ -17,7 +17,7 @@ from spanfold.instrument._foreign import MirroredSpan
 from spanfold.instrument._guard import losing_only
 from spanfold.instrument._span import RecordedSpan
 from spanfold.instrument._state import process_resource, state, version
-from spanfold.journal import AttributeValue, JsonText, dump, load
+from spanfold.journal import AttributeValue, JsonText, dump, load, scrub_bytes, scrub_tree
 
 MAX_EVENTS: Final = 128
 """Events of one span shown to the host, as many as the SDK keeps by default; the journal has all."""
@@ -115,11 +115,12 @@ def _value(key: str, value: AttributeValue) -> Any:
     if kind is bool or kind is int or kind is float:
         is_secret = state.gate.is_sensitive_name(key) and kind is not bool
         return state.gate.scrub_value({key: value})[key] if is_secret else value
+    if kind is bytes and not state.gate.is_sensitive_name(key):
+        return scrub_bytes(cast("bytes", value), state.gate)
     if kind is tuple:
-        plain = cast("tuple[Any, ...]", value)
-        return tuple(_text(v) if isinstance(v, str) else v for v in plain)
-    if kind is bytes:
-        return value
+        value = cast("Any", list(cast("tuple[Any, ...]", value)))
     tree = load(str.__str__(cast("str", value))) if kind is JsonText else value
-    clean = next(iter(state.gate.scrub_value({key: tree}).values()))
+    clean = next(iter(scrub_tree({key: tree}, state.gate).values()))
+    if isinstance(clean, list):
+        return tuple(cast("list[Any]", clean))
     return dump(clean) if kind is JsonText else clean

@@ -12,7 +12,7 @@ from spanfold.journal._heads import file_heads
 from spanfold.journal._messages import encode_messages
 from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, merged, read_journal
 from spanfold.journal._recover import EndedSpan, Recovery, SetAside, recover_run
-from spanfold.journal._scrub import WITHHELD, Gate
+from spanfold.journal._scrub import WITHHELD, Gate, scrub_bytes, scrub_tree
 from spanfold.journal._values import JsonText, Stored, clean_text, dump, load, store, to_json, to_tree
 from spanfold.journal._verify import Finding, FindingCode, Head, JournalVerdict, combined_head, verify_journal
 from spanfold.journal._writer import SUFFIX, Frame, Journal, Position, Stats, describe, genesis, writer_name
@@ -70,6 +70,8 @@ __all__ = [
     "process_start",
     "read_journal",
     "recover_run",
+    "scrub_bytes",
+    "scrub_tree",
     "store",
     "to_json",
     "to_tree",

@@ -11,7 +11,7 @@ import orjson
 
 from spanfold import names
 from spanfold.journal._encode import Encoder
-from spanfold.journal._scrub import Gate, scrub_attributes
+from spanfold.journal._scrub import Gate, scrub_attributes, scrub_name
 
 _END: Final = {"span": b'"}}]},"spans":[', "event": b'"}}]},"logRecords":['}
 _MAX_FRAMES: Final = 256
@@ -57,16 +57,17 @@ class Frames:
         key = (signal, scope_name, version, None if resource is None else id(resource), schema_url)
         if (known := self._known.get(key)) is not None:
             return known
-        text = self._gate.scrub_text
+        gate = self._gate
         found = self._resource() if resource is None else resource
-        pairs = scrub_attributes(orjson.loads(b"[%b]" % self._encoder.attributes(found)), self._gate)
+        pairs = scrub_attributes(orjson.loads(b"[%b]" % self._encoder.attributes(found)), gate)
         group, scoped = ("resourceSpans", "scopeSpans") if signal == "span" else ("resourceLogs", "scopeLogs")
+        clean = version if scope_version is None else gate.scrub_text(version)
         head = (
             f'{{"{group}":[{{"resource":{{"attributes":{_json(pairs)}}},"{scoped}":[{{"scope":{{'
-            f'"name":{_json(text(scope_name))},"version":{_json(text(version))},'
+            f'"name":{_json(scrub_name(scope_name, gate))},"version":{_json(clean)},'
             f'"attributes":[{{"key":"{names.LINE_SEQ}","value":{{"intValue":"'
         )
-        schema = f',"schemaUrl":{_json(text(schema_url))}' if schema_url else ""
+        schema = f',"schemaUrl":{_json(scrub_name(schema_url, gate))}' if schema_url else ""
         frame = Frame(head.encode(), _END[signal], f"]{schema}}}]}}]}}\n".encode())
         if len(self._known) < _MAX_FRAMES:
             self._known[key] = frame

@@ -74,9 +74,13 @@ _ARGUMENT_PROBES: Final = (
 """Options whose value is the next item of a list."""
 
 
+_BYTES_PROBES: Final = (r'"bytesValue"', r"\$bytes")
+"""Where a record carries bytes, in base64: what they hold only decoding shows."""
+
+
 def probes(*, patterns: bool) -> list[str]:
     """Return the necessary conditions of all rules, or of the sensitive names alone."""
-    found = [*_NAME_PROBES, *_ARGUMENT_PROBES]
+    found = [*_NAME_PROBES, *_ARGUMENT_PROBES, *_BYTES_PROBES]
     if patterns:
         found += (shape.probe or shape.start + shape.rest for shape in _tokens.SHAPES)
         found += (_tokens.JWT_PROBE, _blocks.PROBE, *_urls.PROBES, *_commands.PROBES)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from opentelemetry import context as otel_context
+from opentelemetry import trace
 
 import spanfold
 from spanfold.instrument import losses, state
@@ -25,6 +27,9 @@ def lost(guest: None) -> Iterator[Lost]:
     yield ask
     spanfold.shutdown()
     state.connector = connector
+    left = trace.get_current_span()
+    otel_context.attach(otel_context.Context())
+    assert not left.get_span_context().is_valid
     if not asked:
         assert ask() == {}
 

@@ -19,6 +19,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 import spanfold
 from spanfold.instrument import SpanfoldTracerProvider
 from spanfold.journal import fields
+from spanfold.redact import register_literal
 from tests.instrument.reading import Lost, events, span, spans, tree
 
 LINKED = SpanContext(0xABC, 0xDEF, True, TraceFlags(1))
@@ -325,6 +326,7 @@ def test_a_span_ended_in_another_thread_leaves_that_threads_context_alone(where:
 
     assert seen == [True]
     assert len(spans(where)) == 3
+    assert not trace.get_current_span().get_span_context().is_valid
 
 
 def test_spans_and_runs_refuse_to_be_pickled_and_copy_as_themselves(where: Path) -> None:
@@ -410,3 +412,52 @@ def test_many_short_spans_do_not_grow_memory(where: Path) -> None:
 
     # The caches of encoded places are bounded; nine times the spans may not take more than what fills them.
     assert second - first < 4_000_000
+
+
+def test_spans_of_one_name_keep_their_own_kind(where: Path, tracer: trace.Tracer) -> None:
+    with spanfold.run("r", dir=where):
+        for kind in SpanKind:
+            tracer.start_span("same", kind=kind).end()
+
+    assert [s.otel_kind for s in spans(where, "same")] == [kind.value + 1 for kind in SpanKind]
+
+
+@pytest.mark.case("C-064")
+def test_names_that_passed_before_a_secret_was_registered_are_judged_again(where: Path) -> None:
+    def work() -> None:
+        stage, agent, tool = (
+            spanfold.stage("stage zanzibar-77"),
+            spanfold.agent("agent zanzibar-77"),
+            spanfold.tool("zanzibar-77"),
+        )
+        with (
+            stage,
+            agent,
+            tool,
+            spanfold.model_call("model zanzibar-77"),
+            tracer.start_as_current_span("span zanzibar-77"),
+        ):
+            pass
+
+    tracer = SpanfoldTracerProvider().get_tracer("my.app")
+    with spanfold.run("r", dir=where):
+        work()
+        size = sum(p.stat().st_size for p in (where / "journal").iterdir())
+        register_literal("zanzibar-77")
+        work()
+
+    text = b"".join(p.read_bytes() for p in (where / "journal").iterdir())
+    assert text[:size].count(b"zanzibar-77") > 10
+    assert b"zanzibar-77" not in text[size:]
+
+
+def test_names_that_passed_another_gate_are_judged_again(where: Path) -> None:
+    def work(folder: str) -> bytes:
+        with spanfold.run("r", dir=where / folder), spanfold.stage("see https://u:hunter22222@host/db"):
+            pass
+        return b"".join(p.read_bytes() for p in (where / folder / "journal").iterdir())
+
+    spanfold.configure(redact=False)
+    assert b"hunter22222" in work("1")
+    spanfold.configure(redact=True)
+    assert b"hunter22222" not in work("2")

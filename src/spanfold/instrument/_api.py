@@ -36,6 +36,7 @@ from spanfold.instrument._span import (
     get_context,
     judged,
     model_attributes,
+    remember,
     tool_attributes,
 )
 from spanfold.instrument._state import state
@@ -256,18 +257,12 @@ def start_span(
     return _begin(span, _NO_FIELDS)
 
 
-_statics: dict[tuple[Any, ...], tuple[str, Fragment]] = {}
-"""Name and encoded attributes of the model calls, agents and tools this program makes."""
-
-
 def _static(
     run: Any, key: tuple[Any, ...], name: str, attributes: Mapping[str, AttributeValue]
 ) -> tuple[str, Fragment]:
-    if len(_statics) >= 4096:
-        _statics.clear()
-    journal = run.journal
-    found = _statics[key] = (name, judged(journal, journal.encoder.fragment(attributes)))
-    return found
+    """Return name and encoded attributes of the model calls, agents and tools of one name, for this run."""
+    memo, journal = run.memo, run.journal
+    return remember(memo, key, (name, judged(journal, journal.encoder.fragment(attributes))))
 
 
 def is_idle() -> bool:
@@ -283,7 +278,7 @@ def begin_span(
 ) -> RecordedSpan:
     """Start the span of a decorated function; not current yet."""
     key = (kind, name, function)
-    known = _statics.get(key)
+    known = near.run.memo.get(key)
     if known is None:
         attributes: dict[str, AttributeValue] = {names.FUNCTION: function}
         label = name
@@ -361,7 +356,7 @@ def model_call(
         key: tuple[Any, ...] = ("model_call", operation, model, provider)
         if not (type(model) is str and type(operation) is str and (provider is None or type(provider) is str)):
             key = ("model_call", *(v if v is None else as_text(v) for v in (operation, model, provider)))
-        known = _statics.get(key) or _static(near.run, key, f"{key[1]} {key[2]}", model_attributes(*key[1:]))
+        known = near.run.memo.get(key) or _static(near.run, key, f"{key[1]} {key[2]}", model_attributes(*key[1:]))
         span = ModelCallSpan(
             near.run,
             known[0],
@@ -399,7 +394,7 @@ def agent(
         if near is None:
             return NOOP
         key: tuple[Any, ...] = ("agent", *(v if v is None else as_text(v) for v in (name, model, provider)))
-        known = _statics.get(key) or _static(near.run, key, f"invoke_agent {key[1]}", agent_attributes(*key[1:]))
+        known = near.run.memo.get(key) or _static(near.run, key, f"invoke_agent {key[1]}", agent_attributes(*key[1:]))
         span = AgentSpan(
             near.run,
             known[0],
@@ -434,7 +429,7 @@ def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fiel
         if near is None:
             return NOOP
         key = ("tool", as_text(name))
-        known = _statics.get(key) or _static(near.run, key, f"execute_tool {key[1]}", tool_attributes(*key[1:]))
+        known = near.run.memo.get(key) or _static(near.run, key, f"execute_tool {key[1]}", tool_attributes(*key[1:]))
         span = ToolSpan(
             near.run, known[0], "tool", near, parent_id=parent_id, stage=near.stage, cycle=near.cycle, before=known[1]
         )

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import threading
+import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +38,19 @@ _MAX_UNFINISHED: Final = 8
 """Ended runs that wait in memory for the disk; each may hold `journal.MAX_HELD_BYTES`."""
 
 
+_recordings: "weakref.WeakSet[Recording]" = weakref.WeakSet()
+
+
+def _judge_again() -> None:
+    """Forget what passed the gate before a secret was registered."""
+    for recording in tuple(_recordings):
+        # Replaced, not cleared: a verdict that another thread is just getting goes into the old one.
+        recording.memo = {}
+
+
+state.redactor.on_registration(_judge_again)
+
+
 class Recording(OfThisProcess):
     """What a span needs of its run (`_span.Recorder`), for the owner and for a joined child."""
 
@@ -50,6 +64,8 @@ class Recording(OfThisProcess):
         self.content: str = settings.content
         self.trace_hex = trace_hex
         self.open_spans: dict[bytes, RecordedSpan] = {}
+        self.memo: dict[Any, Any] = {}
+        _recordings.add(self)
         self.hooks: RunHooks | None = None
         self.journal = Journal(
             folder / JOURNAL_FOLDER,
@@ -155,6 +171,14 @@ class Run(Recording):
             self.span.failed(error)
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
     @property
     def span_id(self) -> str:
         """16 hex digits of the root span."""
@@ -184,6 +208,12 @@ class Run(Recording):
             if outcome == "terminated":
                 self.span.set_status(trace.StatusCode.ERROR, outcome)
                 self.span.set_attribute(names.ERROR_TYPE, outcome)
+            if outcome == "abandoned":
+                log.warning(
+                    "%s: the program ended while this run was open. It is sealed now; use `with spanfold.run(...)` so that it "
+                    "ends where its work ends.",
+                    self.dir,
+                )
         self.close()
 
     def view(self) -> Path:
@@ -256,13 +286,17 @@ class Run(Recording):
         state.remove(self)
 
     def finish(self) -> bool:
-        """Do what could not be done at the end, because the disk refused it; whether it is done now."""
-        with losing_only("the end of a run"):
-            if self.journal.seal(self._other_heads()) and self.hooks is not None:
+        """Do what could not be done at the end, because the disk refused it; whether it is done or given up."""
+        try:
+            is_sealed = self.journal.seal(self._other_heads())
+            if is_sealed and self.hooks is not None:
                 self.hooks.flush(_FINISH_S)
                 self.hooks.close()
             self.journal.close()
-        return self.journal.is_sealed
+        except Exception as error:  # a fault of ours, which more tries do not mend
+            lost("the end of a run", error)
+            return True
+        return is_sealed
 
     def _other_heads(self) -> dict[str, dict[str, Any]]:
         """Return where the files of other processes end."""

@@ -113,16 +113,20 @@ def stored_attributes(attributes: Mapping[str, Any] | None) -> tuple[dict[str, A
 
 
 _T = TypeVar("_T")
-_starts: dict[tuple[Any, ...], tuple[bytes, bool]] = {}
-_ends: dict[tuple[Any, ...], Place] = {}
-"""Encoded structural attributes of the spans this program makes: few, and the same again and again."""
 _WITH_PARENT: Final = b'%%b,{"key":"%b","value":{"stringValue":"%%b"}}' % names.SPAN_PARENT.encode()
 
 
-def _remember(cache: dict[tuple[Any, ...], _T], key: tuple[Any, ...], value: _T) -> _T:
-    if len(cache) >= 4096:
-        cache.clear()
-    cache[key] = value
+def remember(memo: dict[Any, Any], key: tuple[Any, ...], value: _T) -> _T:
+    """Put a judged part of records into a run's memo and return it.
+
+    Args:
+        memo: The memo as it was before the gate was asked: a secret registered since then has replaced it.
+        key: What the part is made of.
+        value: The part, with the verdict.
+    """
+    if len(memo) >= 8192:
+        memo.clear()
+    memo[key] = value
     return value
 
 
@@ -170,6 +174,11 @@ class Recorder(Protocol):
     @property
     def journal(self) -> Journal:
         """Where its records go."""
+        ...
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """Encoded parts of records the run has made, with the verdict of the gate; they come again and again."""
         ...
 
     @property
@@ -423,8 +432,18 @@ class RecordedSpan(OfThisProcess, trace.Span):
         """
         if not self.ended:
             for name, value in fields.items():
-                self._store(_key(name), value)
+                if name == "cycle":
+                    self._set_cycle(value)
+                else:
+                    self._store(_key(name), value)
         return self
+
+    def _set_cycle(self, value: Any) -> None:
+        """Take a cycle given late. One that is no whole number cannot route records and is kept as a plain field."""
+        if type(value) is int and -_INT64 <= value < _INT64:
+            self.cycle = value
+        else:
+            self._store(f"{names.FIELD}cycle", value)
 
     def _store(self, key: str, value: Any) -> None:
         if key in self._told:
@@ -731,13 +750,14 @@ class RecordedSpan(OfThisProcess, trace.Span):
     def _place_of_start(self, journal: Journal) -> tuple[bytes, bool]:
         """Return the encoded structural attributes of the started event, and whether they need no redaction."""
         key = (self.name, self.kind, self.stage, self.cycle, self.depth)
-        found = _starts.get(key)
+        memo = self.run.memo
+        found: tuple[bytes, bool] | None = memo.get(key)
         if found is None:
             attributes: dict[str, AttributeValue] = {names.SPAN_NAME: self.name, names.KIND: self.kind}
             attributes.update(self._place())
             attributes[names.DEPTH] = self.depth
             encoded = journal.encoder.attributes(attributes)
-            found = _remember(_starts, key, (encoded, journal.passes(encoded)))
+            found = remember(memo, key, (encoded, journal.passes(encoded)))
         if self._parent_id:
             return _WITH_PARENT % (found[0], self._parent_id), found[1]
         return found
@@ -745,14 +765,15 @@ class RecordedSpan(OfThisProcess, trace.Span):
     def _place_of_end(self, journal: Journal) -> Place:
         parent = self.parent
         if parent is not None and self.depth:
-            key = (self.name, self.kind, self.stage, self.cycle, self.depth, parent.kind, parent.name)
+            key = (self.name, self.kind, self.otel_kind, self.stage, self.cycle, self.depth, parent.kind, parent.name)
         else:
-            key = (self.name, self.kind, self.stage, self.cycle, self.depth, "", "")
-        found = _ends.get(key)
+            key = (self.name, self.kind, self.otel_kind, self.stage, self.cycle, self.depth, "", "")
+        memo = self.run.memo
+        found: Place | None = memo.get(key)
         if found is None:
             found = journal.encoder.place(self.name, self.otel_kind, self._structure())
             is_clean = journal.passes(found.head) and journal.passes(found.attributes)
-            found = _remember(_ends, key, found._replace(is_clean=is_clean))
+            found = remember(memo, key, found._replace(is_clean=is_clean))
         return found
 
     def _structure(self) -> dict[str, AttributeValue]:
@@ -810,7 +831,10 @@ class RecordedSpan(OfThisProcess, trace.Span):
         while isinstance(span, RecordedSpan):
             if span is self:
                 return True
-            span = span.parent
+            above: object = span.parent
+            if above is None and span.ended and span._previous is not None:
+                above = span._previous.get(SPAN_KEY)  # it was ended elsewhere, and is still current here
+            span = above
         return False
 
     def __enter__(self) -> Self:
@@ -827,8 +851,16 @@ class RecordedSpan(OfThisProcess, trace.Span):
         if error is not None:
             self.failed(error)
         self.end()
-        if self._entered:
+        if self._entered:  # it was ended in another thread or task
             self.leave()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
 
     def end(self, end_time: int | None = None) -> None:
         """End the span. When this returns its record is in the operating system; later calls do nothing.
@@ -998,6 +1030,7 @@ class UsageSpan(RecordedSpan):
         try:
             for name, count in tokens.items():
                 if count is not None:
+                    name = names.USAGE_ALIASES.get(name, name)
                     self._count(names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}", count)
         except Exception as error:
             lost("token counts", error)
@@ -1054,8 +1087,10 @@ class ModelCallSpan(UsageSpan):
             self.set_attribute(names.GENAI_RESPONSE_ID, as_text(response_id))
         return self
 
-    def finish_reasons(self, *reasons: str) -> Self:
-        """Record why each choice ended: `stop`, `length`, `tool_call` ..."""
+    def finish_reasons(self, *reasons: str | Sequence[str]) -> Self:
+        """Record why each choice ended: `stop`, `length`, `tool_call` ...; one by one, or as one list."""
+        if len(reasons) == 1 and type(reasons[0]) in (list, tuple):
+            reasons = tuple(reasons[0])
         with losing_only("finish reasons"):
             self.set_attribute(names.GENAI_FINISH_REASONS, [as_text(reason) for reason in reasons])
         return self

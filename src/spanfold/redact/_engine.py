@@ -11,7 +11,7 @@ offsets stay those of the automaton, and lone surrogates need no special care.
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from spanfold.redact import _names, _prefilter, _structure
@@ -98,6 +98,10 @@ class Redactor:
             Whether it will be found. A value shorter than 8 characters is not, since it would hit innocent text.
         """
         return self._literals.add(value)
+
+    def on_registration(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever a literal was registered: whoever remembers what passed has to ask again."""
+        self._literals.listeners.append(listener)
 
     def register_environment(self, environ: Mapping[str, str]) -> int:
         """Register the values of variables with sensitive names, placeholders excepted; return how many."""

@@ -8,7 +8,7 @@ that masking it never joins lines.
 import base64
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -27,6 +27,8 @@ class Literals:
 
     def __init__(self) -> None:
         self.spellings = ()
+        self.listeners: list[Callable[[], None]] = []
+        """Called after a literal was added: what passed before may not pass any more."""
         self._values: set[str] = set()
         # Guards the set and the tuple made from it. Re-entrant: a signal handler may register something.
         self._lock = threading.RLock()
@@ -40,6 +42,9 @@ class Literals:
                 self._values |= fresh
                 found = {spelling for line in fresh for spelling in _spellings(line)}
                 self.spellings = tuple(sorted(found.union(self.spellings), key=lambda text: (-len(text), text)))
+        if fresh:
+            for listener in self.listeners:
+                listener()
         return bool(lines)
 
     def after_fork(self) -> None:

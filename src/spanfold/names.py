@@ -122,6 +122,9 @@ USAGE_KEYS: Final[dict[str, str]] = {
 }
 """Names of `usage(...)` -> attribute. The three last are parts of the first two, never added to them."""
 
+USAGE_ALIASES: Final[dict[str, str]] = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+"""Names some clients still answer with -> the name in `USAGE_KEYS`."""
+
 GENAI_OLDER: Final[dict[str, str]] = {
     "gen_ai.system": GENAI_PROVIDER,
     "gen_ai.usage.prompt_tokens": GENAI_INPUT_TOKENS,

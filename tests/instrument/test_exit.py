@@ -42,8 +42,7 @@ def test_a_run_that_nobody_closed_is_closed_and_sealed_when_the_process_exits(
     assert outcomes(tmp_path / "run") == {"invoke_agent a": "abandoned", "M1": "abandoned", "r": "abandoned"}
     assert verify_journal(tmp_path / "run").state == "intact"
     assert (tmp_path / "run" / "run.json").exists()
-    said = [line for line in ended.err.splitlines() if "spanfold" in line and "File" not in line]
-    assert len(said) == 1 and "the program ended while this run was open" in said[0]
+    assert "spanfold" not in ended.err.replace("File", "")
 
 
 @pytest.mark.case("C-042")

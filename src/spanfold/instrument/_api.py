@@ -555,9 +555,10 @@ def _store_artifact(near: Near, parent_id: bytes, name: str, value: Any) -> Path
 
     assert state.gate is not None
     recording = near.run
-    folder = f"{place(near.stage).folder}artifacts"
-    stem = name if near.cycle is None else f"c{near.cycle}_{name}"
     gate = state.gate
+    # As the record of the stage has it: a folder name is read like any text.
+    folder = f"{place(near.stage and gate.scrub_text(near.stage)).folder}artifacts"
+    stem = name if near.cycle is None else f"c{near.cycle}_{name}"
 
     def to_clean_tree(data: Any) -> tuple[Any, str | None]:
         tree, note = to_tree(data)

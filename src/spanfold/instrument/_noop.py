@@ -23,6 +23,14 @@ class NoopSpan(NonRecordingSpan):
     ) -> None:
         return None
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
     def set(self, /, **fields: Any) -> Self:
         """Do nothing."""
         return self

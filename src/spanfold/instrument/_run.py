@@ -209,7 +209,8 @@ class Run(Recording):
                 self.span.set_status(trace.StatusCode.ERROR, outcome)
                 self.span.set_attribute(names.ERROR_TYPE, outcome)
             if outcome == "abandoned":
-                log.warning(
+                # Not a warning: a program may leave a run to its exit on purpose, and the record says it.
+                log.info(
                     "%s: the program ended while this run was open. It is sealed now; use `with spanfold.run(...)` so that it "
                     "ends where its work ends.",
                     self.dir,

@@ -1,0 +1,62 @@
+"""What people write at first, and what they then find."""
+
+import asyncio
+import subprocess
+import sys
+
+import spanfold
+from spanfold.journal import fields, read_journal
+from spanfold.model import Span
+
+
+def spans(run_dir) -> dict[str, Span]:
+    return {r.name: r for r in read_journal(run_dir).records if isinstance(r, Span)}
+
+
+def test_a_cycle_given_late_counts_and_one_that_is_no_number_is_kept(tmp_path):
+    with spanfold.run("r", dir=tmp_path / "run") as run:
+        with spanfold.stage("M1", cycle=0) as stage:
+            stage.set(cycle=3)
+            with spanfold.timed("inside"):
+                pass
+        with spanfold.stage("M2", cycle=0) as stage:
+            stage.set(cycle="two")
+        with spanfold.stage("M3", cycle="three"):  # type: ignore[arg-type]
+            pass
+    found = spans(run.dir)
+    assert found["M1"].attributes["spanfold.cycle"] == 3 == found["inside"].attributes["spanfold.cycle"]
+    assert found["M2"].attributes["spanfold.cycle"] == 0
+    assert found["M2"].attributes["spanfold.field.cycle"] == "two"
+    assert fields(found["M3"])["cycle_given"] == "three"
+
+
+def test_async_with_works_for_runs_and_spans(tmp_path):
+    async def main() -> None:
+        async with spanfold.run("r", dir=tmp_path / "run"), spanfold.stage("M1") as stage:
+            stage.set(seen=True)
+
+    asyncio.run(main())
+    assert set(spans(tmp_path / "run")) == {"r", "M1"}
+
+
+def test_async_with_works_where_nothing_is_recorded():
+    async def main() -> None:
+        async with spanfold.stage("M1") as stage:
+            stage.set(seen=True)
+
+    asyncio.run(main())
+
+
+def test_older_names_of_token_totals_are_the_totals(tmp_path):
+    with spanfold.run("r", dir=tmp_path / "run") as run, spanfold.model_call("m") as call:
+        call.usage(prompt_tokens=12, completion_tokens=3)
+        call.finish_reasons(["stop", "length"])
+    found = spans(run.dir)["chat m"].attributes
+    assert found["gen_ai.usage.input_tokens"] == 12 and found["gen_ai.usage.output_tokens"] == 3
+    assert found["gen_ai.response.finish_reasons"] == ["stop", "length"]
+
+
+def test_a_run_nobody_closes_is_sealed_at_exit_as_abandoned(tmp_path):
+    program = "import spanfold\nrun = spanfold.run('r', dir='run')\nwith spanfold.stage('M1'): pass"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    assert spans(tmp_path / "run")["r"].attributes["spanfold.outcome"] == "abandoned"

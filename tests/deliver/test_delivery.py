@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 import spanfold
 from spanfold.deliver import Destination, deliver_run, destinations
@@ -316,6 +317,29 @@ def test_local_content_stays_here(receiver, monkeypatch, tmp_path):
         call.output("a private answer")
     assert spanfold.flush(5).waiting == 0
     assert b"private" not in receiver.payloads() and len(receiver.spans) == 2
+    assert "private" in next((run.dir / "journal").glob("*.jsonl")).read_text()
+
+
+def test_local_content_of_other_instrumentors_and_of_the_opentelemetry_api_stays_here(receiver, monkeypatch, tmp_path):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+    host = TracerProvider()
+    spanfold.configure(otlp=True, content="local", provider=host)
+    content = {
+        "gen_ai.prompt.0.content": "a private question",
+        "output.value": "a private answer",
+        "llm.model_name": "m",
+    }
+    with spanfold.run("sent", dir=tmp_path / "run") as run, spanfold.stage("M1") as stage:
+        stage.set_attributes(content)
+        with host.get_tracer("openinference.instrumentation.openai").start_as_current_span(
+            "chat", attributes=content
+        ) as chat:
+            chat.add_event("gen_ai.user.message", {"content": "a private question"})
+            chat.add_event("kept", {"gen_ai.completion.0.content": "a private answer", "at": 1})
+    assert spanfold.flush(5).waiting == 0
+    assert len(receiver.spans) == 3
+    assert b"private" not in receiver.payloads()
+    assert receiver.payloads().count(b"llm.model_name") == 2 and b"kept" in receiver.payloads()
     assert "private" in next((run.dir / "journal").glob("*.jsonl")).read_text()
 
 

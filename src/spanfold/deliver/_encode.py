@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
     from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
-LOCAL_CONTENT: Final = frozenset(
-    {
-        names.INPUT,
-        names.OUTPUT,
-        names.GENAI_INPUT,
-        names.GENAI_OUTPUT,
-        names.GENAI_TOOL_ARGUMENTS,
-        names.GENAI_TOOL_RESULT,
-    }
-)
-"""Attributes that stay here when a record is marked `spanfold.content=local`."""
-
 
 def request(spans: Iterable[tuple[Span, "SpanMessage"]]) -> "ExportTraceServiceRequest":
     """Return one export request, grouped by resource and scope in the order they first occur."""
@@ -87,17 +75,28 @@ def message(span: Span, attributes: Mapping[str, Any], events: Sequence[Event]) 
     )
     if span.status_code:
         out.status.CopyFrom(Status(code=span.status_code, message=span.status_message))  # type: ignore[arg-type]  # the wire's number
+    is_local = span.attributes.get(names.CONTENT) == "local"
     for event in (*span.events, *events):
+        if is_local and names.CONTENT_EVENT.match(event.name):
+            continue
+        found = _without_place(event.attributes)
         out.events.add(
-            time_unix_nano=event.time_ns, name=event.name, attributes=key_values(_without_place(event.attributes))
+            time_unix_nano=event.time_ns,
+            name=event.name,
+            attributes=key_values(_without_content(found) if is_local else found),
         )
     for link in span.links:
         out.links.add(
             trace_id=bytes.fromhex(link.trace_id),
             span_id=bytes.fromhex(link.span_id),
-            attributes=key_values(link.attributes),
+            attributes=key_values(_without_content(link.attributes) if is_local else link.attributes),
         )
     return out
+
+
+def _without_content(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out message content, which stays here when a record is marked `spanfold.content=local`."""
+    return {k: v for k, v in attributes.items() if not names.is_content(k)}
 
 
 def _without_place(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def otlp_json(request: "ExportTraceServiceRequest") -> bytes:
 def shown(span: Span) -> dict[str, Any]:
     """Return the attributes any destination is shown: all, without content that must stay here."""
     if span.attributes.get(names.CONTENT) == "local":
-        return {k: v for k, v in span.attributes.items() if k not in LOCAL_CONTENT}
+        return _without_content(span.attributes)
     return dict(span.attributes)
 
 

@@ -32,7 +32,9 @@ def numbers(run_dir: Path) -> list[int]:
 
 @pytest.mark.case("C-051")
 def test_a_program_on_a_full_disk_goes_on_warns_once_and_its_run_is_whole_when_there_is_room(tmp_path: Path) -> None:
-    program = WORK + """
+    program = (
+        WORK
+        + """
 with spanfold.run("r", dir=sys.argv[1]) as opened:
     work(5)
     print("fill"); sys.stdin.readline()
@@ -43,6 +45,7 @@ with spanfold.run("r", dir=sys.argv[1]) as opened:
     work(5)
 print(opened.stats.held, opened.losses)
 """
+    )
     with small_disk(tmp_path / "disk", "1m") as disk, Program(program, disk / "run") as running:
         running.says("fill")
         filler = fill(disk)
@@ -64,7 +67,9 @@ print(opened.stats.held, opened.losses)
 @pytest.mark.case("C-051")
 @pytest.mark.parametrize("when", ["flush", "another run", "exit"])
 def test_a_run_that_ended_on_a_full_disk_is_finished_when_there_is_room(tmp_path: Path, when: str) -> None:
-    program = WORK + """
+    program = (
+        WORK
+        + """
 with spanfold.run("r", dir=sys.argv[1]) as opened:
     work(5)
     print("fill"); sys.stdin.readline()
@@ -77,6 +82,7 @@ elif sys.argv[2] == "another run":
     with spanfold.run("r", dir=sys.argv[1] + "-other"): pass
     print(opened.journal.is_sealed)
 """
+    )
     with small_disk(tmp_path / "disk", "1m") as disk, Program(program, disk / "run", when) as running:
         running.says("fill")
         filler = fill(disk)
@@ -96,13 +102,16 @@ elif sys.argv[2] == "another run":
 
 @pytest.mark.case("C-051")
 def test_a_disk_that_is_full_from_the_beginning_costs_the_record_and_nothing_else(tmp_path: Path) -> None:
-    program = WORK + """
+    program = (
+        WORK
+        + """
 with spanfold.run("r", dir=sys.argv[1]) as opened:
     work(3)
     print(opened.view(), spanfold.flush(1).held > 0)
     spanfold.artifact("a", {"x": 1})
 print("done")
 """
+    )
     with small_disk(tmp_path / "disk") as disk:
         fill(disk)
         change_disk(disk, "nr_inodes=2")
@@ -112,7 +121,9 @@ print("done")
         assert "Traceback" not in ended.err
 
 
-UNWRITABLE = WORK + """
+UNWRITABLE = (
+    WORK
+    + """
 with spanfold.run("r", dir=sys.argv[1]) as opened:
     work(3)
     print(opened.stats.held > 5, len(opened.trace_id))
@@ -120,6 +131,7 @@ with spanfold.run("named", dir=sys.argv[2]):
     work(1)
 print("done")
 """
+)
 
 
 @pytest.mark.case("C-052")
@@ -170,7 +182,9 @@ def test_importing_writes_nothing_and_looks_for_nothing_in_the_home_of_the_user(
 
 @pytest.mark.case("C-052")
 def test_a_working_directory_that_is_gone_matters_only_to_relative_paths(tmp_path: Path) -> None:
-    program = WORK + """
+    program = (
+        WORK
+        + """
 os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])
 with spanfold.run("absolute", dir=sys.argv[2]) as opened:
     work(2)
@@ -181,6 +195,7 @@ with spanfold.run("relative", dir="here") as opened:
     os.chdir("/")
 print("done")
 """
+    )
     ended = run(program, tmp_path / "gone", tmp_path / "run")
 
     assert ended.out.splitlines() == ["0 {}", "True", "done"]

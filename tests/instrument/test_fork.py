@@ -181,9 +181,13 @@ def test_the_tasks_of_a_process_pool_are_children_of_the_span_they_were_submitte
 
     spans = raw.spans(tmp_path / "run")
     stages = {s["name"]: s["spanId"] for s in spans if s["name"] in ("first", "second")}
-    tasks = {stage: [s for s in spans if s["name"] == "task" and s["parentSpanId"] == id_] for stage, id_ in stages.items()}
+    tasks = {
+        stage: [s for s in spans if s["name"] == "task" and s["parentSpanId"] == id_] for stage, id_ in stages.items()
+    }
     assert {stage: len(found) for stage, found in tasks.items()} == {"first": 4, "second": 4}
-    assert {(s["attributes"]["spanfold.stage"], s["attributes"]["spanfold.cycle"]) for s in tasks["second"]} == {("second", 2)}
+    assert {(s["attributes"]["spanfold.stage"], s["attributes"]["spanfold.cycle"]) for s in tasks["second"]} == {
+        ("second", 2)
+    }
     assert pids(tmp_path / "run")["r"] not in {s["resource"]["process.pid"] for s in tasks["first"] + tasks["second"]}
     assert verify_journal(tmp_path / "run").state == "intact"
 

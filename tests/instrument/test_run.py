@@ -73,10 +73,10 @@ def test_processes_that_want_the_same_directory_at_once_get_one_each(tmp_path: P
         assert verify_journal(folder).state == "intact"
 
 
-@pytest.mark.parametrize("planted", ["link to a folder", "dangling link", "file", "journal is a link", "journal is a file"])
-def test_a_link_or_file_in_place_of_the_directory_is_neither_followed_nor_touched(
-    tmp_path: Path, planted: str
-) -> None:
+@pytest.mark.parametrize(
+    "planted", ["link to a folder", "dangling link", "file", "journal is a link", "journal is a file"]
+)
+def test_a_link_or_file_in_place_of_the_directory_is_neither_followed_nor_touched(tmp_path: Path, planted: str) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "precious").write_text("precious")

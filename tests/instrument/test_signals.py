@@ -153,7 +153,9 @@ def test_a_handler_that_leaves_by_os_exit_leaves_what_was_open_visible_as_starte
 @pytest.mark.slow
 @pytest.mark.case("C-037")
 @pytest.mark.parametrize("delay", [0.05, 0.15, 0.3])
-def test_a_handler_installed_later_that_calls_ours_runs_once_and_the_run_is_sealed(tmp_path: Path, delay: float) -> None:
+def test_a_handler_installed_later_that_calls_ours_runs_once_and_the_run_is_sealed(
+    tmp_path: Path, delay: float
+) -> None:
     chained = """
 before = signal.getsignal(signal.SIGTERM)
 def handler(number, frame):

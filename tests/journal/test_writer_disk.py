@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spanfold.journal import Journal, read_journal, verify_journal
 from spanfold.journal._writer import MAX_HELD_BYTES, RETRY_INTERVAL_S
@@ -281,6 +283,22 @@ def test_a_folder_that_is_removed_is_made_again_with_everything_in_it(tmp_path: 
 
 
 @pytest.mark.case("C-055")
+def test_a_file_that_is_renamed_stands_under_both_names_and_only_ours_grows(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    add(journal, 1, 2)
+    (path,) = raw.files(tmp_path)
+    rotated = path.rename(path.with_name(path.name + ".1"))
+    before = rotated.read_bytes()
+    look_again(journal)
+
+    add(journal, 3)
+
+    assert rotated.read_bytes() == before
+    assert raw.files(tmp_path) == [path]
+    assert numbers(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.case("C-055")
 def test_a_file_that_is_replaced_is_written_again_under_another_name_and_the_other_is_left_alone(
     tmp_path: Path,
 ) -> None:
@@ -387,6 +405,31 @@ def test_a_file_that_was_changed_while_its_descriptor_was_closed_is_not_appended
     assert not path.exists()
     assert numbers(tmp_path) == [2]
     assert journal.heads()[path.name]["seq"] == 1
+
+
+@pytest.mark.case("C-038")
+@given(st.data())
+def test_after_a_cut_at_any_byte_whole_records_stay_and_nothing_is_glued_to_the_torn_one(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    journal = opened(folder)
+    add(journal, 1, 2, 3)
+    journal.close()
+    (path,) = raw.files(folder)
+    whole = path.read_bytes()
+    cut = data.draw(st.integers(0, len(whole)))
+    os.truncate(path, cut)
+
+    add(journal, 4)
+    read = read_journal(folder)
+    found = {r.span_id for r in read.records if isinstance(r, Span)}
+
+    kept = whole[:cut].count(b"\n")
+    assert found == {f"{n:016x}" for n in (*range(1, kept + 1), 4)}
+    assert path.read_bytes().startswith(whole[:cut])
+    assert cut == len(whole) or path.stat().st_size == cut
+    assert sum(d.kind == "torn" for d in read.damage) == (not whole[:cut].endswith(b"\n") and cut > 0)
 
 
 def test_no_record_goes_where_a_planted_link_leads(tmp_path: Path) -> None:

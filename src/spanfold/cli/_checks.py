@@ -4,13 +4,16 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from spanfold.cli._outboxes import backlogs
+from spanfold.cli._places import is_writable, nearest
+from spanfold.cli._text import count
 from spanfold.deliver import Destination, destinations
 from spanfold.errors import SettingsError
 from spanfold.fold import ListedRun, list_runs
@@ -28,6 +31,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 
 LOW_BYTES: Final = 100_000_000
 """With less free space than this something is wrong."""
+RECENT: Final = 20
+"""Of so many runs, the newest ones, it is looked at what destinations have of them: their journals are read for that."""
 
 VARIABLES: Final[Mapping[str, str]] = {
     "run_dir": "SPANFOLD_RUN_DIR",
@@ -77,6 +82,20 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
+class Undelivered:
+    """A run that has ended, and that a destination which was sent records of it has not got whole."""
+
+    run_dir: Path
+    destination: str
+    refused: int
+    """Spans refused for good."""
+    waiting: int
+    """Spans neither acknowledged nor refused."""
+    reason: str
+    """Of the last refusal."""
+
+
+@dataclass(frozen=True, slots=True)
 class Folder:
     """Where run directories go, and what is there."""
 
@@ -89,6 +108,8 @@ class Folder:
     """Runs whose process died and that nobody recovered."""
     lost_records: int
     """Records of these runs that could not be written."""
+    undelivered: tuple[Undelivered, ...]
+    """Among the newest runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,23 +282,30 @@ def _connect(destination: Destination, timeout_s: float) -> Reach:
 
 
 def _folder(path: Path, runs: list[ListedRun]) -> Folder:
-    there = path.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
     try:
-        stats = os.statvfs(there)
+        stats = os.statvfs(nearest(path))
         free: int | None = stats.f_bavail * stats.f_frsize
     except OSError:
         free = None
     return Folder(
         path=path,
         exists=path.is_dir(),
-        writable=there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        writable=is_writable(path),
         free_bytes=free,
         n_runs=len(runs),
         n_interrupted=len(_left_over(runs)),
         lost_records=sum(run.lost_records for run in runs),
+        undelivered=tuple(_undelivered(runs[:RECENT])),
     )
+
+
+def _undelivered(runs: list[ListedRun]) -> Iterator[Undelivered]:
+    for run in runs:
+        if run.status in ("running", "unreadable"):
+            continue  # the process that records it sends; or its problem is told already
+        for backlog in backlogs(run.run_dir):
+            if backlog.refused or backlog.waiting:
+                yield Undelivered(run.run_dir, backlog.destination, backlog.refused, backlog.waiting, backlog.reason)
 
 
 def _left_over(runs: list[ListedRun]) -> list[ListedRun]:
@@ -299,8 +327,20 @@ def _judge_folder(folder: Folder, runs: list[ListedRun]) -> tuple[list[str], lis
         for run in runs
         if run.lost_records
     ]
+    problems += [_told(found) for found in folder.undelivered]
     problems += [run.problem for run in runs if run.problem]
     notes += [
         f"{run.run_dir} was interrupted; `spanfold run recover {run.run_dir}` finishes it." for run in _left_over(runs)
     ]
     return notes, problems
+
+
+def _told(found: Undelivered) -> str:
+    where = f"{found.run_dir}: {found.destination}"
+    parts = [f"{where} has refused {count(found.refused, 'span')} for good ({found.reason})."] if found.refused else []
+    if found.waiting:
+        parts.append(
+            f"{'' if parts else f'{where}: '}{count(found.waiting, 'span')} {'waits' if found.waiting == 1 else 'wait'}; "
+            f"`spanfold run deliver {found.run_dir}` sends what waits."
+        )
+    return " ".join(parts)

@@ -60,3 +60,17 @@ def near(path: Path) -> Path:
         return path.relative_to(Path.cwd())
     except ValueError:
         return path
+
+
+def nearest(path: Path) -> Path:
+    """Return a path, or the folder above it that is there."""
+    there = path.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    return there
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether a folder can be written to, or made."""
+    there = nearest(folder)
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)

@@ -5,7 +5,7 @@ import os
 import platform
 from typing import Final
 
-from spanfold.cli._checks import Examination, examine
+from spanfold.cli._checks import RECENT, Examination, examine
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit
 from spanfold.cli._places import run_folder
@@ -77,6 +77,15 @@ def _folder_rows(found: Examination) -> list[Row]:
     rows.append(
         ("runs", f"{folder.n_runs:,}" + (f", {folder.n_interrupted:,} interrupted" if folder.n_interrupted else ""))
     )
+    refused = sum(found.refused for found in folder.undelivered)
+    waiting = sum(found.waiting for found in folder.undelivered)
+    if refused or waiting:
+        rows.append(
+            (
+                "deliveries",
+                f"{refused:,} spans refused, {waiting:,} waiting, of the newest {min(RECENT, folder.n_runs)} runs",
+            )
+        )
     if folder.lost_records:
         rows.append(("lost", f"{folder.lost_records:,} records"))
     return rows

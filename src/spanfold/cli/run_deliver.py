@@ -2,12 +2,14 @@
 
 import argparse
 import os
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, UsageError
+from spanfold.cli._outboxes import refusals
 from spanfold.cli._places import find_run
-from spanfold.cli._table import Cell, Column
+from spanfold.cli._table import Cell, Column, Row
 from spanfold.deliver import Delivery, deliver_run, destinations
 from spanfold.settings import resolve
 
@@ -17,6 +19,7 @@ _COLUMNS: Final = (
     Column("destination", least=20),
     Column("sent now", ">"),
     Column("refused", ">"),
+    Column("refused before", ">", if_any=True),
     Column("waiting", ">"),
     Column("reason", least=20, if_any=True),
 )
@@ -31,37 +34,63 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
             "expected a destination, found none configured. OTEL_EXPORTER_OTLP_ENDPOINT names a collector; "
             "LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name a Langfuse server."
         )
-    delivered: list[tuple[str, Delivery]] = []
+    delivered: list[_Delivered] = []
     for destination in found:
+        before = refusals(run_dir, destination.key)
         console.say(f"sending to {destination.label} ...")
-        delivered.append((destination.label, deliver_run(run_dir, destination, timeout_s=arguments.timeout)))
+        delivery = deliver_run(run_dir, destination, timeout_s=arguments.timeout)
+        delivered.append(_Delivered(destination.label, delivery, before[0], refusals(run_dir, destination.key)[1]))
     if console.as_json:
-        rows = [
-            {
-                "destination": delivery.destination,
-                "label": label,
-                "sent": delivery.sent,
-                "refused": delivery.refused,
-                "waiting": delivery.waiting,
-                "reason": delivery.reason,
-            }
-            for label, delivery in delivered
-        ]
-        console.document(SCHEMA, {"run_dir": run_dir, "destinations": rows})
+        console.document(SCHEMA, {"run_dir": run_dir, "destinations": [one.as_dict() for one in delivered]})
     else:
-        console.table(
-            _COLUMNS,
-            [
-                (
-                    label,
-                    f"{delivery.sent:,}",
-                    Cell(f"{delivery.refused:,}", "red" if delivery.refused else ""),
-                    Cell(f"{delivery.waiting:,}", "yellow" if delivery.waiting else ""),
-                    delivery.reason,
-                )
-                for label, delivery in delivered
-            ],
-            indent=0,
+        console.table(_COLUMNS, [one.row() for one in delivered], indent=0)
+    if any(one.delivery.refused or one.refused_before for one in delivered):
+        console.say(
+            "What was refused is not sent again; ids and reasons are in "
+            f"{run_dir / 'journal' / '.deliver'}/*.refused.jsonl, and the journal keeps the records."
         )
-    is_all_there = not any(delivery.refused or delivery.waiting for _, delivery in delivered)
-    return Exit.DONE if is_all_there else Exit.FAILED
+    if any(one.delivery.waiting for one in delivered):
+        console.say("What waits is in the journal; the same command sends it later.")
+    return Exit.DONE if all(one.is_all_there for one in delivered) else Exit.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    """What a destination has of a run by now."""
+
+    label: str
+    delivery: Delivery
+    refused_before: int
+    """Spans that it refused in earlier calls, or while the run was recorded."""
+    last_refusal: str
+
+    @property
+    def reason(self) -> str:
+        return self.delivery.reason or self.last_refusal
+
+    @property
+    def is_all_there(self) -> bool:
+        return not (self.delivery.refused or self.refused_before or self.delivery.waiting)
+
+    def row(self) -> Row:
+        delivery = self.delivery
+        return (
+            self.label,
+            f"{delivery.sent:,}",
+            Cell(f"{delivery.refused:,}", "red" if delivery.refused else ""),
+            Cell(f"{self.refused_before:,}" if self.refused_before else "", "red"),
+            Cell(f"{delivery.waiting:,}", "yellow" if delivery.waiting else ""),
+            self.reason,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        delivery = self.delivery
+        return {
+            "destination": delivery.destination,
+            "label": self.label,
+            "sent": delivery.sent,
+            "refused": delivery.refused,
+            "refused_before": self.refused_before,
+            "waiting": delivery.waiting,
+            "reason": self.reason,
+        }

@@ -1,6 +1,7 @@
 """`spanfold run show`: what happened in a run."""
 
 import argparse
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -9,6 +10,7 @@ from spanfold.cli._exits import Exit
 from spanfold.cli._places import find_run
 from spanfold.cli._table import Cell, Column, Row, Style
 from spanfold.cli._text import age, count, moment, shown, size
+from spanfold.cli._timed import TimedWork, timed_work
 from spanfold.cli.run_list import STATUS_STYLES
 from spanfold.fold import CallWork, OpenWork, RunOverview, StageWork, show_run
 from spanfold.timings import format_duration
@@ -17,6 +19,8 @@ SCHEMA: Final = "spanfold.run_show/1"
 
 FIRST, LAST = 6, 24
 """Of a longer list, so many rows of its beginning and its end are printed. JSON has all."""
+MOST_TIMED: Final = 10
+"""So many rows of timed work are printed, those that took longest. JSON has all."""
 _BAR: Final = 8
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 _MAX_FIELDS: Final = 12
@@ -29,6 +33,13 @@ _STAGE_COLUMNS: Final = (
     Column("duration", ">"),
     Column("share of the run", drop=1),
     Column("with", least=12, if_any=True),
+)
+_TIMED_COLUMNS: Final = (
+    Column("name", least=16),
+    Column("kind", drop=1),
+    Column("count", ">"),
+    Column("total", ">"),
+    Column("failed", ">", if_any=True),
 )
 _SCORE_COLUMNS: Final = (
     Column("score", least=16),
@@ -67,12 +78,14 @@ _OPEN_COLUMNS: Final = (
 def command(arguments: argparse.Namespace, console: Console) -> int:
     """Show a run."""
     run = show_run(find_run(arguments.run))
+    timed = timed_work(run.run_dir)
     if console.as_json:
-        console.document(SCHEMA, {name: getattr(run, name) for name in run.__dataclass_fields__})
+        console.document(SCHEMA, {name: getattr(run, name) for name in run.__dataclass_fields__} | {"timed": timed})
     else:
         _head(run, console)
         _stages(run, console)
         _calls(run, console)
+        _timed(timed, console)
         _scores(run, console)
         _artifacts(run, console)
         _errors(run, console)
@@ -133,13 +146,31 @@ def _leaves(fields: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iter
     for name, value in fields.items():
         if isinstance(value, dict) and value and depth < 8:
             yield from _leaves(cast("dict[str, Any]", value), f"{prefix}{name}.", depth + 1)
+        elif told := _artifact_names(value):
+            yield from ((f"{prefix}{name}", one) for one in told)
         else:
             yield f"{prefix}{name}", value
+
+
+def _artifact_names(value: Any) -> list[str]:
+    """Return name and place of each artifact, when a field is a list of artifacts and nothing else."""
+    if not isinstance(value, list):
+        return []
+    told: list[str] = []
+    for item in cast("list[Any]", value):
+        table = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+        name, path = table.get("name"), table.get("path")
+        if type(name) is not str or type(path) is not str:
+            return []
+        told.append(f"{name} ({path})")
+    return told
 
 
 def _value(value: Any) -> str:
     if isinstance(value, list):
         value = ", ".join(_value(item) for item in cast("list[Any]", value)[:8])
+    elif isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False)
     text = {None: "null", True: "true", False: "false"}.get(value) if value is None or type(value) is bool else None
     text = str(value) if text is None else text
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
@@ -239,6 +270,28 @@ def _call(call: CallWork, tokens: list[str]) -> Row:
         format_duration(call.seconds),
         *(f"{call.usage[token]:,}" if token in call.usage else "" for token in tokens),
     )
+
+
+def _timed(timed: list[TimedWork], console: Console) -> None:
+    if not timed:
+        return
+    console.heading(f"Timings and traced functions ({sum(work.count for work in timed):,})")
+    rows: list[Row] = [
+        (
+            work.name,
+            _TIMED_KINDS.get(work.kind, work.kind),
+            f"{work.count:,}",
+            format_duration(work.seconds),
+            Cell(_number(work.failed), "red"),
+        )
+        for work in timed[:MOST_TIMED]
+    ]
+    console.table(_TIMED_COLUMNS, rows)
+    if len(timed) > MOST_TIMED:
+        console.prose(f"  and {count(len(timed) - MOST_TIMED, 'other name')} with less time", indent="  ")
+
+
+_TIMED_KINDS: Final = {"timing": "timed", "span": "traced"}
 
 
 def _scores(run: RunOverview, console: Console) -> None:

@@ -4,13 +4,19 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from spanfold.bundle import BundleVerdict, verify
+from spanfold.bundle import BundleFinding, BundleVerdict, verify
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound
-from spanfold.cli._table import Cell, Column, Row
+from spanfold.cli._table import Cell, Column, Row, Style
 from spanfold.cli._text import count, moment, shown, size
+from spanfold.journal import dialect
 
 SCHEMA: Final = "spanfold.bundle_verify/1"
+
+MOST: Final = 6
+"""Of more findings of one kind than these, the first are printed and the others counted. JSON has all."""
+_NO_BUNDLE: Final = "expected a bundle of spanfold, found "
+_DAMAGED: Final = "a damaged archive"
 
 _COLUMNS: Final = (
     Column("finding"),
@@ -38,6 +44,11 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _print(path: Path, verdict: BundleVerdict, console: Console) -> None:
+    other = _other_kind(path, verdict)
+    if other:
+        console.line(f"{console.paint(shown(path), 'bold')}  {console.paint('not a bundle', 'red')}")
+        console.prose(f"  expected what `spanfold bundle export` makes, found {other}", indent="    ")
+        return
     state = console.paint("intact", "green") if verdict.ok else console.paint("broken", "red")
     console.line(f"{console.paint(shown(path), 'bold')}  {state}")
     manifest = verdict.manifest
@@ -56,21 +67,49 @@ def _print(path: Path, verdict: BundleVerdict, console: Console) -> None:
     if not verdict.findings:
         return
     console.line("")
-    console.table(
-        _COLUMNS,
-        [
-            (
-                Cell(finding.code, "red" if finding.severity == "error" else "dim"),
-                finding.entry or "(the bundle)",
-                f"{finding.offset:,}",
-                f"{finding.offset + finding.length:,}",
-                finding.place,
-            )
-            for finding in verdict.findings
-        ],
+    console.table(_COLUMNS, _rows(verdict.findings))
+    for (code, detail), alike in _alike(verdict.findings).items():
+        many = f", {len(alike)} times" if len(alike) > 1 else ""
+        console.prose(f"  {code}{many}: {detail}", indent="    ")
+
+
+def _other_kind(path: Path, verdict: BundleVerdict) -> str:
+    """Return what a file is that never was a bundle; empty for one that is, or that may be a damaged one."""
+    details = [finding.detail for finding in verdict.findings]
+    if verdict.manifest is not None or not any(detail.startswith(_NO_BUNDLE) for detail in details):
+        return ""
+    if any(detail.startswith(_NO_BUNDLE + _DAMAGED) for detail in details):
+        return ""
+    found = dialect(path)
+    return "a file of another kind." if found.name == "unknown" else f"{found.name}. {found.detail}"
+
+
+def _alike(findings: tuple[BundleFinding, ...]) -> dict[tuple[str, str], list[BundleFinding]]:
+    groups: dict[tuple[str, str], list[BundleFinding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.code, finding.detail), []).append(finding)
+    return groups
+
+
+def _rows(findings: tuple[BundleFinding, ...]) -> list[Row]:
+    rows: list[Row] = []
+    for (code, _), alike in _alike(findings).items():
+        told = alike if len(alike) <= MOST + 1 else alike[:MOST]
+        rows += [_row(finding) for finding in told]
+        if len(told) < len(alike):
+            rows.append((Cell(code, "dim"), Cell(f"… {len(alike) - len(told):,} more", "dim"), "", "", ""))
+    return rows
+
+
+def _row(finding: BundleFinding) -> Row:
+    # What concerns no entry has no range either.
+    begin, end, place = (
+        (f"{finding.offset:,}", f"{finding.offset + finding.length:,}", finding.place)
+        if finding.entry or finding.length
+        else ("", "", "")
     )
-    for finding in verdict.findings:
-        console.prose(f"  {finding}", indent="    ")
+    style: Style = "red" if finding.severity == "error" else "dim"
+    return Cell(finding.code, style), finding.entry or "(the bundle)", begin, end, place
 
 
 def _as_dict(verdict: BundleVerdict) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Parse the arguments, run the command, turn what goes wrong into one line and an exit code."""
 
+import argparse
 import importlib
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 from spanfold.cli._commands import parse
 from spanfold.cli._console import Console, say, stdout
 from spanfold.cli._exits import Exit, exit_code
+from spanfold.cli._wording import sentence
 from spanfold.errors import SpanfoldError
 
 
@@ -24,26 +26,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             # A terminal that cannot show a character is no reason to fail.
             stream.reconfigure(errors="replace")
+    arguments: argparse.Namespace | None = None
     try:
-        code = _run(sys.argv[1:] if argv is None else argv)
+        try:
+            arguments = parse(sys.argv[1:] if argv is None else argv)
+        except SystemExit as error:  # argparse, after printing help, version or what is wrong
+            code = error.code if isinstance(error.code, int) else int(Exit.USAGE)
+        else:
+            code = _run(arguments)
         if (answer := stdout()) is not None:
             answer.flush()
     except (Exception, KeyboardInterrupt) as error:
-        return _failed(error)
+        return _failed(error, arguments)
     return code
 
 
-def _run(argv: Sequence[str]) -> int:
-    try:
-        arguments = parse(argv)
-    except SystemExit as error:  # argparse, after printing help, version or what is wrong
-        return error.code if isinstance(error.code, int) else Exit.USAGE
+def _run(arguments: argparse.Namespace) -> int:
     command: Any = importlib.import_module(f"spanfold.cli.{arguments.module}")
     console = Console(as_json=arguments.json)
     return int(command.command(arguments, console))
 
 
-def _failed(error: BaseException) -> int:
+def _failed(error: BaseException, arguments: argparse.Namespace | None) -> int:
     code = exit_code(error)
     if os.environ.get("SPANFOLD_TRACEBACK"):
         import traceback
@@ -56,18 +60,15 @@ def _failed(error: BaseException) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         say("interrupted")
     else:
-        say(f"spanfold: {_sentence(error)}")
+        say(f"spanfold: {_sentence(error, arguments)}")
         if isinstance(error, OSError):
             _drop_stdout()
     return code
 
 
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, SpanfoldError):
-        return str(error)
-    if isinstance(error, OSError):
-        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        return f"{where}{error.strerror or error}"
+def _sentence(error: BaseException, arguments: argparse.Namespace | None) -> str:
+    if isinstance(error, SpanfoldError | OSError):
+        return sentence(error, arguments)
     return (
         f"an error of spanfold itself, {type(error).__name__}: {error}. "
         "Set SPANFOLD_TRACEBACK=1 to see where, and please report it."

@@ -10,8 +10,8 @@ from typing import Final
 
 from spanfold.bundle import Exported, export, verify
 from spanfold.cli._console import Console
-from spanfold.cli._exits import Exit
-from spanfold.cli._places import near, run_folder
+from spanfold.cli._exits import Exit, UsageError
+from spanfold.cli._places import is_writable, near, run_folder
 from spanfold.cli._table import Cell, Row
 from spanfold.cli._text import count, shown
 from spanfold.cli._tree import COLUMNS as TREE_COLUMNS
@@ -42,6 +42,10 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         if importlib.util.find_spec(module) is None:
             raise MissingExtra("demo", "The demo")
     directory = run_folder() if arguments.directory is None else Path(arguments.directory)
+    if not is_writable(directory):
+        raise UsageError(
+            f"{directory}: expected a folder that can be written to, found none. `spanfold demo DIR` records into another."
+        )
     begun = time.monotonic()
     result = run_demo(directory, seed=arguments.seed, cases=arguments.cases, narrate=console.say)
     seconds = round(time.monotonic() - begun, 3)

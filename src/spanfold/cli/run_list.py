@@ -75,7 +75,8 @@ def _row(run: ListedRun, now: datetime) -> tuple[str | Cell, ...]:
 
 def _status(run: ListedRun, now: datetime) -> str:
     if run.status == "interrupted":
-        return f"interrupted, {age(_age(run, now))} ago"
+        # Nothing but recovery seals a run whose process died.
+        return "interrupted (recovered)" if run.is_sealed else f"interrupted, {age(_age(run, now))} ago"
     return "running?" if run.status == "running" and run.writer == "unknown" else run.status
 
 

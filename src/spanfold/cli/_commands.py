@@ -171,6 +171,11 @@ COMMANDS: Final[tuple[Command, ...]] = (
             _RUN,
             Argument(("--follow",), "go on until the run ends, or Ctrl-C", {"action": "store_true"}),
             Argument(("--into",), "write the documents here instead of into the run directory", {"metavar": "DIR"}),
+            Argument(
+                ("--force",),
+                "replace the documents though the journal is damaged, and they may hold what it lost",
+                {"action": "store_true"},
+            ),
         ),
     ),
     Command(
@@ -228,6 +233,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
                 {"metavar": "FILE"},
             ),
             Argument(("--allow-open",), "pack a run that is still recorded, as it stands", {"action": "store_true"}),
+            Argument(("--force",), "pack a run whose journal is damaged, and say so in it", {"action": "store_true"}),
             Argument(
                 ("--recorded-only",),
                 "leave out files that the run did not record, which the program put there itself",
@@ -267,6 +273,11 @@ COMMANDS: Final[tuple[Command, ...]] = (
                 ("--seed",),
                 "of the bootstrap; one seed, one result (default: 0)",
                 {"type": int, "default": 0, "metavar": "N"},
+            ),
+            Argument(
+                ("--all",),
+                "show inconclusive stages on a terminal too; elsewhere they always are",
+                {"action": "store_true"},
             ),
             Argument(
                 ("--fail-on",),

@@ -9,6 +9,7 @@ from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound, UsageError
 from spanfold.cli._places import run_folder
 from spanfold.cli._table import Cell, Column, Style
+from spanfold.cli._text import count
 from spanfold.timings import Comparison, StageComparison, compare, format_duration, render_comparison
 
 _STYLES: Final[dict[str, Style]] = {
@@ -43,7 +44,7 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         content = comparison.to_dict()
         console.document(str(content.pop("schema")), content)
     else:
-        print_comparison(comparison, console)
+        print_comparison(comparison, console, everything=arguments.all)
     return Exit.CHANGED if _is_to_fail(comparison, arguments.fail_on) else Exit.DONE
 
 
@@ -69,21 +70,55 @@ def find_side(text: str) -> list[Path]:
     )
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print a comparison; on a terminal its table is made to fit and coloured, and the prose around it wrapped."""
+def print_comparison(comparison: Comparison, console: Console, *, everything: bool) -> None:
+    """Print a comparison; on a terminal its table is made to fit and coloured, and the prose around it wrapped.
+
+    Args:
+        comparison: What was compared.
+        console: Where to.
+        everything: Print the stages that nothing can be said of on a terminal too.
+    """
     text = render_comparison(comparison)
     if console.width is None:
         console.text(text)
+        _explain(comparison, console)
         return
     about, _, *rest = text.removesuffix("\n").split("\n\n")
     for line in about.split("\n"):
         console.prose(line, indent="  ")
     console.line("")
-    print_stages(comparison.stages, console, indent=0)
+    telling = [
+        stage for stage in comparison.stages if everything or _is_telling(stage, comparison)
+    ] or comparison.stages
+    print_stages(telling, console, indent=0)
+    if (others := len(comparison.stages) - len(telling)) > 0:
+        console.line(f"and {count(others, 'inconclusive stage')}; --all shows them")
     for block in rest:
         console.line("")
         for line in block.split("\n"):
             console.prose(line, indent="  ")
+    _explain(comparison, console)
+
+
+def _is_telling(stage: StageComparison, comparison: Comparison) -> bool:
+    """Whether a stage has a verdict, or differs by more than chance without one."""
+    is_on_one_side = not (stage.a.rows and stage.b.rows)
+    return is_on_one_side or stage.verdict != "inconclusive" or _is_significant(stage, comparison)
+
+
+def _is_significant(stage: StageComparison, comparison: Comparison) -> bool:
+    return stage.p_adjusted is not None and stage.p_adjusted <= comparison.alpha
+
+
+def _explain(comparison: Comparison, console: Console) -> None:
+    """Say why a stage can differ by more than chance and be inconclusive, when one does."""
+    if any(stage.verdict == "inconclusive" and _is_significant(stage, comparison) for stage in comparison.stages):
+        low, high = 1 / comparison.tolerance, comparison.tolerance
+        console.prose(
+            f"Inconclusive with a small p: there is a difference, but its interval does not lie wholly beyond {low:.2f} or "
+            f"{high:.2f}, so it may be within the tolerance.",
+            indent="  ",
+        )
 
 
 def print_stages(stages: Iterable[StageComparison], console: Console, *, indent: int = 2) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import datetime
 import enum
 import gc
 import pickle
@@ -20,7 +21,7 @@ import spanfold
 from spanfold.instrument import SpanfoldTracerProvider
 from spanfold.journal import fields
 from spanfold.redact import register_literal
-from tests.instrument.reading import Lost, events, span, spans, tree
+from tests.instrument.reading import Lost, events, program, span, spans, tree
 
 LINKED = SpanContext(0xABC, 0xDEF, True, TraceFlags(1))
 
@@ -461,3 +462,27 @@ def test_names_that_passed_another_gate_are_judged_again(where: Path) -> None:
     assert b"hunter22222" in work("1")
     spanfold.configure(redact=True)
     assert b"hunter22222" not in work("2")
+
+
+@pytest.mark.case("C-069")
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/St_Johns", "UTC"])
+def test_times_and_folder_names_are_utc_under_every_time_zone(tmp_path: Path, zone: str) -> None:
+    before = time.time_ns()
+    result = program(
+        f"""
+import time
+time.tzset()
+spanfold.configure(run_dir={str(tmp_path)!r})
+with spanfold.run("r") as run, spanfold.stage("s"):
+    pass
+print(run.dir)
+""",
+        TZ=zone,
+    )
+    assert (result.code, result.err) == (0, "")
+    where = Path(result.out.strip())
+    stamp = datetime.datetime.strptime(where.name.split("-")[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)
+    (writer,) = (where / "journal").glob("*.otlp.jsonl")
+    for found in (stamp, datetime.datetime.strptime(writer.name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)):
+        assert abs(found.timestamp() - before / 1e9) < 120
+    assert all(before <= s.start_ns <= s.end_ns <= time.time_ns() for s in spans(where))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spanfold.journal import read_journal, verify_journal
+from spanfold.journal import read_journal, recover_run, verify_journal
 from tests.instrument.programs import Program, run
 from tests.journal import raw
 
@@ -69,6 +69,10 @@ def test_every_span_whose_end_returned_is_on_disk_when_the_process_dies_at_any_i
     assert len(set(on_disk)) == len(on_disk)
     assert set(told) <= set(on_disk)
     assert verify_journal(tmp_path / "run").ok
+    started = {e["spanId"] for e in raw.events(tmp_path / "run", "spanfold.span.started", may_be_torn=True)}
+    recovered = {span.span_id for span in recover_run(tmp_path / "run").ended}
+    assert recovered == started - set(on_disk)
+    assert verify_journal(tmp_path / "run").state == "intact"
 
 
 @pytest.mark.case("C-037")

@@ -177,6 +177,14 @@ def test_a_directory_of_a_wrong_type_costs_the_run_and_raises_nothing(value: obj
     assert lost() == {"a run": 1}
 
 
+@pytest.mark.parametrize("name", ["nul\0", "x" * 300])
+def test_a_directory_no_system_can_make_keeps_the_records_in_memory(tmp_path: Path, name: str, lost: Lost) -> None:
+    with spanfold.run("r", dir=tmp_path / name) as opened, spanfold.stage("M1"):
+        pass
+    assert opened.stats.held == 4
+    assert len(lost()) == 1
+
+
 @pytest.mark.case("C-042")
 def test_fields_of_any_name_are_taken(tmp_path: Path) -> None:
     with spanfold.run("r", dir=tmp_path / "run", self=1, kind=2, stage=3) as opened:

@@ -77,9 +77,12 @@ with run:
 
 @pytest.mark.slow
 @pytest.mark.case("C-037")
-@pytest.mark.parametrize("delay", [0.01, 0.07, 0.13, 0.21, 0.33, 0.5])
-def test_sigterm_in_the_middle_of_a_record_finishes_it_first_and_seals_the_run(tmp_path: Path, delay: float) -> None:
-    with Program(BUSY, tmp_path / "run") as program:
+@pytest.mark.parametrize("durability", ["process", "machine"])
+@pytest.mark.parametrize("delay", [0.01, 0.13, 0.33, 0.5])
+def test_sigterm_in_the_middle_of_a_record_finishes_it_first_and_seals_the_run(
+    tmp_path: Path, delay: float, durability: str
+) -> None:
+    with Program(BUSY, tmp_path / "run", env={"SPANFOLD_DURABILITY": durability}) as program:
         program.says("ready")
         time.sleep(delay)
         program.send(signal.SIGTERM)
@@ -172,6 +175,34 @@ signal.signal(signal.SIGTERM, handler)
 
     assert (ended.status, ended.out) == (-signal.SIGTERM, "handled\n"), ended
     assert outcomes(tmp_path / "run") == ALL_TERMINATED
+    assert is_intact(tmp_path / "run")
+
+
+@pytest.mark.case("C-037", "C-078")
+def test_a_server_loop_that_handles_sigterm_itself_stops_as_it_wants(tmp_path: Path) -> None:
+    program = """
+    import asyncio, signal, sys, spanfold
+
+    async def serve():
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        with spanfold.stage("serve"):
+            print("ready")
+            await stop.wait()
+            spanfold.event("stopping")
+        print("stopped")
+
+    with spanfold.run("r", dir=sys.argv[1]):
+        asyncio.run(serve())
+    """
+    with Program(program, tmp_path / "run") as server:
+        server.says("ready")
+        server.send(signal.SIGTERM)
+        ended = server.end()
+
+    assert (ended.status, ended.out, ended.err) == (0, "stopped\n", "")
+    assert len(raw.events(tmp_path / "run", "stopping")) == 1
+    assert outcomes(tmp_path / "run") == {"serve": None, "r": None}
     assert is_intact(tmp_path / "run")
 
 

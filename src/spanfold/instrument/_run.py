@@ -352,14 +352,14 @@ def _claim(folder: Path, *, durable: bool) -> Path:
         lost("the run directory: there is no working directory any more; records are kept in memory only", error)
         return folder
     for number in range(1, _MAX_SUFFIX):
-        candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        candidate = folder if number == 1 else folder.parent / f"{folder.name}-{number}"
         try:
             _make(candidate, durable=durable)
         except (FileExistsError, UnsafeEntryError) as error:
             if folder.parent.is_dir():
                 continue
             return _memory_only(candidate, error)
-        except (OSError, SpanfoldError) as error:
+        except (OSError, SpanfoldError, ValueError) as error:  # ValueError: no path at all, such as one with NUL in it
             return _memory_only(candidate, error)
         if number > 1:
             log.warning(

@@ -27,12 +27,12 @@ def file_heads(folder: Path) -> dict[str, dict[str, Any]]:
             entry.skip = True
             if not entry.is_dir and entry.name.endswith(SUFFIX):
                 entries.append(entry.name)
-    except (OSError, SpanfoldError):
+    except (OSError, SpanfoldError, ValueError):
         return heads
     for name in sorted(entries):
         try:
             line, size = _last_line(root, name)
-        except (OSError, SpanfoldError):
+        except (OSError, SpanfoldError, ValueError):
             continue
         seq, _ = line_seal(line)
         if seq:

@@ -1,12 +1,15 @@
 """`bundle export` and `bundle verify`: one file to keep, and whether it is still what it was."""
 
+import errno
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from spanfold.cli._commands import parse
 from spanfold.cli._exits import Exit
+from spanfold.cli._wording import sentence
 from tests.cli.conftest import Spanfold
 
 
@@ -51,6 +54,23 @@ def test_a_changed_bundle_is_broken_and_the_place_is_named(spanfold: Spanfold, r
     assert "broken" in spanfold("bundle", "verify", bundle).lines[0]
 
 
+def test_a_run_with_a_damaged_journal_is_packed_only_on_request_and_said_to_be_damaged(
+    spanfold: Spanfold, runs: Path
+) -> None:
+    (journal,) = (runs / "ok" / "journal").glob("*.otlp.jsonl")
+    journal.write_bytes(journal.read_bytes().replace(b"gpt-x", b"gpt-y", 1))
+
+    refused = spanfold("bundle", "export", "ok")
+    forced = spanfold("bundle", "export", "ok", "--force", "--json")
+
+    assert (refused.code, refused.out) == (Exit.CORRUPT, "")
+    assert "--force" in refused.err
+    assert (forced.code, journal.name in forced.document["damage"]) == (Exit.DONE, True)
+    assert "damaged" in forced.err
+    verified = spanfold("bundle", "verify", forced.document["path"], "--json")
+    assert (verified.code, verified.document["manifest"]["damage"]) == (Exit.CORRUPT, forced.document["damage"])
+
+
 def test_a_run_that_is_recorded_is_packed_only_on_request(
     spanfold: Spanfold, live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
@@ -87,3 +107,52 @@ def test_a_file_that_is_no_archive_is_broken(spanfold: Spanfold, tmp_path: Path)
 
     assert answer.code == Exit.CORRUPT
     assert "Traceback" not in answer.err
+
+
+def test_a_file_of_another_kind_is_said_to_be_no_bundle(spanfold: Spanfold, tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text("x = 1\n")
+
+    answer = spanfold("bundle", "verify", "k.py")
+
+    assert answer.code == Exit.CORRUPT
+    assert answer.lines[0] == "k.py  not a bundle"
+    assert "protobuf" not in answer.out
+
+
+def test_a_truncated_bundle_is_told_without_saying_anything_twice(spanfold: Spanfold, runs: Path) -> None:
+    for number in range(20):
+        (runs / "ok" / f"mine{number}.txt").write_text(f"{number}" * 100)
+    spanfold("bundle", "export", "ok")
+    bundle = runs / "ok.spanfold.tar.zst"
+    bundle.write_bytes(bundle.read_bytes()[: bundle.stat().st_size // 3])
+
+    shown, document = spanfold("bundle", "verify", bundle), spanfold("bundle", "verify", bundle, "--json").document
+
+    assert shown.code == Exit.CORRUPT
+    missing = [finding for finding in document["findings"] if finding["code"] == "missing"]
+    assert len(missing) > 20
+    assert f"… {len(missing) - 6} more" in shown.out
+    assert shown.out.count("found no member for it") == 1
+    assert f"missing, {len(missing)} times: " in shown.out
+    assert not [line for line in shown.lines if line.strip().startswith(",")]
+
+
+def test_what_to_do_about_an_open_run_is_said_with_the_option_of_the_shell(
+    spanfold: Spanfold, live: subprocess.Popen[bytes]
+) -> None:
+    answer = spanfold("bundle", "export", "live")
+
+    assert "(--allow-open)" in answer.err
+    assert "allow_open" not in answer.err
+
+
+def test_a_folder_that_takes_no_bundle_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs.parent)
+    error = PermissionError(errno.EACCES, "Permission denied", ".spanfold-1a2b3c4d")
+
+    def told(*words: str) -> str:
+        return sentence(error, parse(["bundle", "export", *words]))
+
+    assert told("runs/ok") == "runs: Permission denied"
+    assert told("runs/ok", "-o", "elsewhere/ok.tar.zst") == "elsewhere: Permission denied"
+    assert told("ok", "-o", "runs") == "runs: Permission denied"

@@ -255,3 +255,69 @@ def test_a_run_in_a_folder_that_is_read_only_can_be_looked_at(spanfold: Spanfold
         for path in (runs, *runs.rglob("*")):
             path.chmod(path.stat().st_mode | 0o700)
     shutil.rmtree(runs)
+
+
+@pytest.fixture
+def refusing() -> Iterator[int]:
+    """A collector that refuses every request for good."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(400)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join(30)
+
+
+def test_what_was_refused_earlier_is_told_by_every_later_delivery_and_by_doctor(
+    spanfold: Spanfold, runs: Path, refusing: int
+) -> None:
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{refusing}"}
+
+    first = spanfold("run", "deliver", "ok", "--json", **where)
+    second = spanfold("run", "deliver", "ok", "--json", **where)
+    shown = spanfold("run", "deliver", "ok", **where)
+
+    spans = len((runs / "ok" / "timings.jsonl").read_text().splitlines())
+    (row,) = first.document["destinations"]
+    assert (first.code, row["refused"], row["refused_before"], row["waiting"]) == (Exit.FAILED, spans, 0, 0)
+    (row,) = second.document["destinations"]
+    assert (second.code, row["refused"], row["refused_before"]) == (Exit.FAILED, 0, spans)
+    assert "400" in row["reason"]
+    assert "refused before" in shown.lines[0]
+    assert "400" in shown.lines[1]
+    doctor = spanfold("doctor", "--json")
+    assert doctor.code == Exit.FAILED
+    (found,) = doctor.document["folder"]["undelivered"]
+    assert (found["run_dir"], found["destination"], found["refused"], found["waiting"]) == ("runs/ok", "otlp", spans, 0)
+    assert found["reason"] == row["reason"]
+    assert any(f"otlp has refused {spans} spans for good" in problem for problem in doctor.document["problems"])
+    assert "Nothing is wrong." not in spanfold("doctor").out
+
+
+def test_what_waits_for_a_destination_that_took_the_beginning_is_told_by_doctor(
+    spanfold: Spanfold, runs: Path, collector: tuple[int, list[bytes]]
+) -> None:
+    spanfold("run", "deliver", "ok", OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector[0]}")
+    assert spanfold("doctor").code == Exit.DONE
+    (acked,) = (runs / "ok" / "journal" / ".deliver").glob("otlp-*.ack.jsonl")
+    lines = [json.loads(line) for line in acked.read_text().splitlines()]
+    acked.write_text("".join(json.dumps({**line, "offset": 0}) + "\n" for line in lines) + '{"torn')
+
+    answer = spanfold("doctor", "--json")
+
+    (found,) = answer.document["folder"]["undelivered"]
+    spans = len((runs / "ok" / "timings.jsonl").read_text().splitlines())
+    assert (answer.code, found["waiting"], found["refused"]) == (Exit.FAILED, spans, 0)
+    assert any("`spanfold run deliver runs/ok`" in problem for problem in answer.document["problems"])

@@ -95,11 +95,38 @@ def test_a_damaged_journal_is_folded_as_far_as_it_goes_and_said_to_be_damaged(sp
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:9]) + b"\0" * 200_000 + b"{broken\n" + b"".join(lines[9:]))
 
-    answer = spanfold("run", "fold", "ok", "--json")
+    answer = spanfold("run", "fold", "ok", "--into", "view", "--json")
 
     assert answer.code == Exit.CORRUPT
     assert answer.document["records"] == len(lines)
     assert sum(damage["length"] for damage in answer.document["damage"]) == 200_000 + len(b"{broken\n")
+
+
+def cut(run_dir: Path, n_lines: int) -> Path:
+    """Take the last lines from the only journal file of a run, and return it."""
+    (journal,) = (run_dir / "journal").glob("*.otlp.jsonl")
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-n_lines]))
+    return journal
+
+
+@pytest.mark.parametrize("name", ["ok", "kill"])
+def test_documents_that_hold_more_than_a_cut_journal_are_not_replaced(
+    spanfold: Spanfold, runs: Path, tmp_path: Path, name: str
+) -> None:
+    journal = cut(runs / name, 10)
+    before = fingerprint(runs)
+
+    for words in (("fold",), ("fold", "--follow"), ("recover",), ("recover", "--dry-run")):
+        refused = spanfold("run", words[0], name, *words[1:])
+        assert (refused.code, refused.out) == (Exit.CORRUPT, "")
+        assert journal.name in refused.err
+        assert "truncated" in refused.err
+    assert fingerprint(runs) == before
+
+    assert spanfold("run", "fold", name, "--into", "view").code == Exit.DONE
+    assert fingerprint(runs) == before
+    assert spanfold("run", "fold", name, "--force").code == Exit.DONE
+    assert (runs / name / "run.json").read_bytes() == (tmp_path / "view" / "run.json").read_bytes()
 
 
 # --- recover
@@ -181,6 +208,40 @@ def test_a_changed_journal_byte_is_named(spanfold: Spanfold, runs: Path) -> None
     assert finding["offset"] <= at < finding["offset"] + finding["length"]
 
 
+@pytest.mark.parametrize(("name", "witness"), [("ok", "run.json"), ("kill", "timings.jsonl")])
+@pytest.mark.parametrize("n_lines", [1, 2, 10])
+def test_a_journal_that_holds_less_than_the_documents_made_from_it_was_cut(
+    spanfold: Spanfold, runs: Path, name: str, witness: str, n_lines: int
+) -> None:
+    # The last lines of a killed run only began something, which no row of timings tells.
+    journal = cut(runs / name, n_lines + 3 * (name == "kill"))
+
+    answer = spanfold("run", "verify", name, "--json")
+
+    assert (answer.code, answer.document["state"]) == (Exit.CORRUPT, "broken")
+    (finding,) = [f for f in answer.document["journal"]["findings"] if witness in f["detail"]]
+    assert (finding["code"], Path(finding["path"]).name) == ("truncated", journal.name)
+    told = spanfold("run", "verify", name)
+    assert "recover" not in told.err
+    assert f"{len(journal.read_bytes().splitlines())} lines in 1 file" in told.out
+
+
+def test_deleting_a_line_is_seen_in_the_number_of_lines(spanfold: Spanfold, runs: Path) -> None:
+    (journal,) = (runs / "ok" / "journal").glob("*.otlp.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:9] + lines[10:]))
+
+    assert f"{len(lines) - 1} lines in 1 file: changed" in spanfold("run", "verify", "ok").out
+
+
+def test_documents_that_were_left_behind_are_no_proof(spanfold: Spanfold, runs: Path) -> None:
+    (runs / "kill" / "timings.jsonl").unlink()
+    run_document = runs / "kill" / "run.json"
+    run_document.write_bytes(run_document.read_bytes()[:-100])
+
+    assert spanfold("run", "verify", "kill", "--json").document["state"] == "open"
+
+
 @pytest.mark.parametrize("change", ["edited", "missing"])
 def test_a_changed_document_is_named_and_can_be_made_again(spanfold: Spanfold, runs: Path, change: str) -> None:
     path = runs / "ok" / "M1" / "log.json"
@@ -243,3 +304,14 @@ def test_a_copy_elsewhere_verifies_the_same(spanfold: Spanfold, runs: Path, tmp_
     shutil.copytree(runs / "ok", tmp_path / "copy of it")
 
     assert spanfold("run", "verify", "copy of it").code == Exit.DONE
+
+
+def test_folding_a_run_that_is_recorded_names_the_process_that_records_it(
+    spanfold: Spanfold, live: subprocess.Popen[bytes]
+) -> None:
+    answer = spanfold("run", "fold", "live")
+
+    assert answer.code == Exit.LOCKED
+    assert f"being recorded by process {live.pid}" in answer.err
+    assert "--into DIR" in answer.err
+    assert "owner.json" not in answer.err

@@ -165,3 +165,12 @@ def test_a_folder_nobody_may_read_is_left_out(spanfold: Spanfold, runs: Path) ->
 
     assert answer.code == Exit.DONE
     assert "ok" in by_name(answer.document)
+
+
+def test_a_recovered_run_is_called_so_and_nobody_is_told_to_recover_it(spanfold: Spanfold, runs: Path) -> None:
+    assert spanfold("run", "recover", "kill").code == Exit.DONE
+
+    answer = spanfold("run", "list")
+
+    assert re.search(r"runs/kill +loop +interrupted \(recovered\) ", answer.out)
+    assert "run recover" not in answer.err

@@ -207,3 +207,54 @@ def test_a_long_loop_is_printed_in_bounded_space_and_whole_as_json(spanfold: Spa
     assert "… 170 more" in answer.out
     assert len(answer.lines) < 60
     assert len(spanfold("run", "show", "long", "--json").document["stages"]) == 200
+
+
+def test_a_run_of_timings_and_traced_functions_shows_them(spanfold: Spanfold, tmp_path: Path) -> None:
+    program = """
+import spanfold
+
+@spanfold.traced
+def square(n):
+    if n == 3:
+        raise ValueError(n)
+    return n * n
+
+with spanfold.run("timed", dir="runs/timed") as run:
+    for n in range(4):
+        with spanfold.timed("distinct"):
+            pass
+        try:
+            square(n)
+        except ValueError:
+            pass
+    for n in range(12):
+        with spanfold.timed(f"other {n}"):
+            pass
+    spanfold.artifact("art", {"a": 1})
+    run.set(pairs=[{"a": 1}])
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+    shown, document = spanfold("run", "show", "timed"), spanfold("run", "show", "timed", "--json").document
+
+    timed = {work["name"]: work for work in document["timed"]}
+    assert (timed["distinct"]["kind"], timed["distinct"]["count"], timed["distinct"]["failed"]) == ("timing", 4, 0)
+    assert (timed["square"]["kind"], timed["square"]["count"], timed["square"]["failed"]) == ("span", 4, 1)
+    seconds = [work["seconds"] for work in document["timed"]]
+    assert seconds == sorted(seconds, reverse=True)
+    at = shown.lines.index("Timings and traced functions (20)")
+    assert shown.lines[at + 1].split() == ["name", "kind", "count", "total", "failed"]
+    assert shown.lines[at + 12] == "  and 4 other names with less time"
+    assert "artifacts = art (artifacts/art.json)" in shown.out
+    assert 'pairs = {"a": 1}' in shown.out
+    assert "{'" not in shown.out
+
+
+def test_a_folder_that_lost_its_journal_is_told_so(spanfold: Spanfold, runs: Path) -> None:
+    shutil.rmtree(runs / "ok" / "journal")
+
+    answer = spanfold("run", "show", "ok")
+
+    assert answer.code == Exit.NOT_FOUND
+    assert "beside run.json" in answer.err
+    assert "Give the directory that holds run.json" not in answer.err

@@ -228,3 +228,42 @@ def test_a_traceback_is_there_for_whoever_asks(tmp_path: Path) -> None:
 
     assert done.returncode == Exit.NOT_FOUND
     assert "Traceback" in done.stderr
+
+
+def test_a_comparison_on_a_terminal_counts_what_says_nothing_and_explains_a_small_p(
+    spanfold: Spanfold, tmp_path: Path
+) -> None:
+    for name, slower in (("a", 1.0), ("b", 1.12)):
+        rows: list[dict[str, object]] = []
+        for number in range(200):
+            for stage, scale in (("fast", 0.5 if name == "b" else 1.0), ("near", slower)):
+                rows.append(_timing(name, stage, (0.1 + (number * 37 % 100) / 2000) * scale))
+        rows += [_timing(name, f"alone_{n}", 0.1) for n in range(5)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    _, short = on_terminal("timings", "compare", "a.jsonl", "b.jsonl", cwd=tmp_path, columns=120)
+    _, whole = on_terminal("timings", "compare", "a.jsonl", "b.jsonl", "--all", cwd=tmp_path, columns=120)
+    plain = spanfold("timings", "compare", "a.jsonl", "b.jsonl").out
+
+    assert re.search(r"inconclusive.* near .*< 0.001", COLOUR.sub("", short)), short
+    assert "and 5 inconclusive stages; --all shows them" in short
+    assert "alone" not in short
+    assert whole.count("alone_") == plain.count("alone_") == 5
+    for told in (short, whole, plain):
+        assert "Inconclusive with a small p" in told
+
+
+def _timing(run: str, stage: str, seconds: float) -> dict[str, object]:
+    return {
+        "schema": "spanfold.timing/1",
+        "run_id": run,
+        "cell_id": run,
+        "stage": stage,
+        "depth": 0,
+        "seconds": round(seconds, 6),
+        "ok": True,
+        "measured": True,
+        "container": False,
+        "attributes": {"kind": "timing", "name": stage},
+        "source": "timer",
+    }

@@ -116,3 +116,15 @@ def test_without_its_packages_it_says_what_to_install(spanfold: Spanfold, tmp_pa
         == "spanfold: The demo needs the optional packages of spanfold[demo]: pip install 'spanfold[demo]'.\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(spanfold: Spanfold, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    answer = spanfold("demo", "file/runs", strict=False)
+
+    assert answer.code == Exit.USAGE
+    assert answer.err == (
+        "spanfold: file/runs: expected a folder that can be written to, found none. "
+        "`spanfold demo DIR` records into another.\n"
+    )

@@ -82,18 +82,18 @@ class JournalSealed(JournalError):
 
 
 class JournalCorrupt(JournalError):
-    """Bytes on disk contradict the journal format.
+    """Bytes of a journal are changed or gone, so nothing is built on it: no seal, no documents, no bundle.
 
     Attributes:
         path: The journal file.
         offset: First byte of the damage.
-        length: Number of bytes it spans.
+        length: Number of bytes it spans; 0 when bytes are missing there.
     """
 
-    def __init__(self, path: Path, offset: int, length: int, found: str) -> None:
+    def __init__(self, path: Path, offset: int, length: int, found: str, advice: str) -> None:
         super().__init__(
-            f"{path}, bytes {offset} to {offset + length}: expected an OTLP JSON line of spanfold, found {found}. "
-            "The lines before and after it are intact; `spanfold run verify` lists every damaged range."
+            f"{path}, bytes {offset} to {offset + length}: {found}. Nothing was written. `spanfold run verify` names every "
+            f"such range. Put back a copy of the journal if there is one. {advice}"
         )
         self.path, self.offset, self.length, self.found = path, offset, length, found
 

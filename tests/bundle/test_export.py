@@ -14,7 +14,7 @@ import pytest
 
 import spanfold
 from spanfold.bundle import export, read_manifest, verify
-from spanfold.errors import BundleError, JournalMissing, LockedError, UnsafeEntryError
+from spanfold.errors import BundleError, JournalCorrupt, JournalMissing, LockedError, UnsafeEntryError
 from spanfold.fold import fold_run
 from spanfold.journal import recover_run
 from tests.bundle import runs
@@ -352,12 +352,40 @@ def test_a_damaged_journal_is_exported_as_it_is_and_verifying_names_the_place(tm
     gap = b"\0" * 200_000 + b'{"resourceSpans": broken\n'
     begin = sum(map(len, lines[:3]))
     journal.write_bytes(b"".join(lines[:3]) + gap + b"".join(lines[3:]))
-    verdict = verify(export(run_dir).path)
+    verdict = verify(export(run_dir, force=True).path)
 
     assert not verdict.ok
     [finding] = verdict.findings
     assert (finding.entry, finding.place) == (f"run/journal/{journal.name}", "entry")
     assert (finding.offset, finding.length) == (begin, len(gap))
+
+
+def sealed_and_cut(run_dir: Path) -> Path:
+    """Record a run, and cut its seal off: only its documents know that there was one."""
+    [journal] = (runs.record_small(run_dir) / "journal").glob("*.jsonl")
+    journal.write_bytes(journal.read_bytes()[:-400])
+    return journal
+
+
+def test_a_run_whose_journal_was_cut_is_not_exported_unasked(tmp_path: Path) -> None:
+    journal = sealed_and_cut(tmp_path / "001")
+    before = runs.look(tmp_path / "001")
+    with pytest.raises(JournalCorrupt, match=rf"{journal.name}.*truncated.*run.json.*--force"):
+        export(tmp_path / "001")
+
+    assert os.listdir(tmp_path) == ["001"]
+    assert runs.look(tmp_path / "001") == before
+
+
+def test_a_cut_journal_that_is_exported_on_request_is_told_by_result_manifest_and_verdict(tmp_path: Path) -> None:
+    journal = sealed_and_cut(tmp_path / "001")
+    exported = export(tmp_path / "001", force=True, allow_open=True)  # this process could still write it
+
+    assert journal.name in exported.damage
+    assert "truncated" in exported.damage
+    assert read_manifest(exported.path).damage == exported.damage
+    [finding] = [found for found in verify(exported.path).findings if found.entry == "manifest.json"]
+    assert (finding.code, exported.damage in finding.detail) == ("truncated", True)
 
 
 # -- what is left out

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from spanfold import names
-from spanfold.errors import JournalMissing, LockedError
+from spanfold.errors import JournalCorrupt, JournalMissing, LockedError
 from spanfold.fold import Engine, fold_run, follow
 from tests.fold.journals import JournalFile, documents, json_text
 
@@ -22,7 +22,7 @@ def test_fold_run_says_what_it_made_of_what(run_dir: Path, journal: JournalFile)
     journal.run_ended()
     journal.put(b'{"resourceSpans":[{"torn')
 
-    result = fold_run(run_dir)
+    result = fold_run(run_dir, force=True)
 
     assert result.documents == tuple(
         run_dir / name for name in ("M2/log.json", "langfuse_trace.json", "run.json", "timings.jsonl")
@@ -30,6 +30,38 @@ def test_fold_run_says_what_it_made_of_what(run_dir: Path, journal: JournalFile)
     assert result.files == (journal.path,)
     assert (result.records, result.duplicates, result.status) == (3, 1, "completed")
     assert [d.kind for d in result.damage] == ["malformed", "torn"]
+
+
+def test_documents_are_not_replaced_by_what_is_left_of_a_damaged_journal(
+    run_dir: Path, journal: JournalFile, tmp_path: Path
+) -> None:
+    journal.run_started()
+    for number in range(3):
+        journal.put(journal.stage("M2", number))
+    fold_run(run_dir)
+    before = documents(run_dir)
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    journal.path.write_bytes(b"".join(lines[:2] + lines[3:]))
+
+    with pytest.raises(JournalCorrupt, match=journal.path.name) as refused:
+        fold_run(run_dir)
+    with pytest.raises(JournalCorrupt):
+        fold_run(run_dir, into=run_dir / ".")
+    with pytest.raises(JournalCorrupt):
+        follow(run_dir, stop=lambda: True)
+
+    assert refused.value.path == journal.path
+    assert documents(run_dir) == before
+    fold_run(run_dir, into=tmp_path / "view")
+    fold_run(run_dir, force=True)
+    assert documents(run_dir) == documents(tmp_path / "view") != before
+
+
+def test_a_run_that_lost_its_seal_alone_is_folded(run_dir: Path, journal: JournalFile) -> None:
+    journal.run_started()
+    journal.run_ended()
+
+    assert fold_run(run_dir).status == "completed"
 
 
 def test_fold_run_into_another_folder_leaves_the_run_alone(run_dir: Path, journal: JournalFile, tmp_path: Path) -> None:

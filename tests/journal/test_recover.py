@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanfold import names
-from spanfold.errors import JournalMissing, LockedError, UnsafeEntryError
+from spanfold.errors import JournalCorrupt, JournalMissing, LockedError, UnsafeEntryError
 from spanfold.fs import FileLock, SafeRoot
 from spanfold.journal._alive import host_name, process_start
 from spanfold.journal._decode import fields
@@ -342,6 +342,113 @@ def test_a_journal_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsafeEntryError):
         recover_run(tmp_path / "run")
     assert (tmp_path / "victim").read_bytes() == b"precious without an end of line"
+
+
+# -- when the journal is damaged: a new seal would hide it
+
+FAMILY = """
+    import subprocess, sys
+    import spanfold
+    spanfold.configure(otlp=False, langfuse=False)
+    child = "import spanfold\\nwith spanfold.stage('M2'):\\n    spanfold.event('note', why='so')\\nspanfold.shutdown()"
+    with spanfold.run("sample", dir=sys.argv[1]):
+        for cycle in range(3):
+            with spanfold.stage("M1", cycle=cycle), spanfold.timed("load"):
+                spanfold.event("note", why="just so")
+        if sys.argv[2:]:
+            subprocess.run([sys.executable, "-c", child], env=spanfold.child_env(), check=True)
+"""
+
+
+def ended_run(run_dir: Path, *argv: str) -> tuple[Path, ...]:
+    """Record a run that ends by itself, and return its journal files, that of its own process first."""
+    subprocess.run([sys.executable, "-c", textwrap.dedent(FAMILY), str(run_dir), *argv], check=True, timeout=60)
+    files = (run_dir / "journal").glob("*.otlp.jsonl")
+    return tuple(sorted(files, key=lambda path: names.EVENT_SEALED.encode() not in path.read_bytes()))
+
+
+def cut(path: Path, length: int) -> None:
+    path.write_bytes(path.read_bytes()[:-length])
+
+
+def without_line(path: Path, index: int) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    del lines[index]
+    path.write_bytes(b"".join(lines))
+
+
+def with_other_byte(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"just so", b"just sO", 1))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda owner, child: cut(owner, 400),
+        lambda owner, child: [without_line(owner, -1) for _ in range(10)],
+        lambda owner, child: cut(child, 400),
+        lambda owner, child: without_line(child, -1),
+        lambda owner, child: child.unlink(),
+        lambda owner, child: owner.unlink(),
+        lambda owner, child: without_line(owner, 4),
+        lambda owner, child: with_other_byte(owner),
+    ],
+    ids=["torn seal", "last lines", "torn child", "last line of child", "no child", "no owner", "line", "byte"],
+)
+def test_a_sealed_run_that_lost_something_is_not_sealed_again(tmp_path: Path, damage: Any) -> None:
+    owner, child = ended_run(tmp_path / "run", "child")
+    damage(owner, child)
+    verdict = verify_journal(tmp_path / "run")
+    before = files_of(tmp_path / "run")
+
+    assert verdict.state == "broken"
+    for dry_run in (True, False):
+        with pytest.raises(JournalCorrupt) as refused:
+            recover_run(tmp_path / "run", dry_run=dry_run)
+        assert verdict.damage is not None
+        found = verdict.damage
+        assert (refused.value.path, refused.value.offset, refused.value.length) == (
+            found.path,
+            found.offset,
+            found.length,
+        )
+        assert str(found.path) in str(refused.value)
+    assert files_of(tmp_path / "run") == before
+    assert verify_journal(tmp_path / "run") == verdict
+
+
+def test_a_recovery_that_was_cut_is_not_done_again(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(RECORDING, str(run_dir))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    before = set((run_dir / "journal").glob("*.otlp.jsonl"))
+    subprocess.run([sys.executable, "-m", "spanfold", "run", "recover", str(run_dir)], check=True, timeout=60)
+    (written,) = set((run_dir / "journal").glob("*.otlp.jsonl")) - before
+    cut(written, 400)
+
+    with pytest.raises(JournalCorrupt, match=r"run\.json"):
+        recover_run(run_dir)
+
+
+def test_without_documents_a_seal_that_is_missing_is_taken_for_one_that_was_not_written(tmp_path: Path) -> None:
+    (owner,) = ended_run(tmp_path / "run")
+    without_line(owner, -1)
+    (tmp_path / "run" / "run.json").unlink()
+    assert verify_journal(tmp_path / "run").damage is None
+
+    assert recover_run(tmp_path / "run").sealed
+
+
+def test_the_number_of_lines_is_that_of_the_lines_that_are_there(tmp_path: Path) -> None:
+    owner, child = ended_run(tmp_path / "run", "child")
+    whole = verify_journal(tmp_path / "run").n_lines
+    without_line(owner, 4)
+
+    assert whole == sum(path.read_bytes().count(b"\n") for path in (owner, child)) + 1
+    assert verify_journal(tmp_path / "run").n_lines == whole - 1
 
 
 # -- who may still be at work

@@ -10,12 +10,13 @@ from typing import Final
 from spanfold.bundle._members import is_journal
 from spanfold.bundle.manifest import Entry, EntryKind
 from spanfold.errors import BundleError, LockedError, UnsafeEntryError
-from spanfold.fold import RunOverview, fold_run, show_run
+from spanfold.fold import RunOverview, fold_run, show_run, verify_with_documents
 from spanfold.fs import FileSpan, SafeRoot, entry_kind
-from spanfold.journal import JournalVerdict, journal_files, verify_journal
+from spanfold.journal import Finding, JournalVerdict, journal_files, verify_journal
 
 _CHUNK_BYTES: Final = 1 << 18
 _JOURNAL: Final = "journal"
+_NO_COPY: Final = "`spanfold bundle export --force` exports what is left, and says so in the bundle."
 _OTHER_DOCUMENT: Final = (
     "other bytes than the journal gives: edited, or left behind by a process that died; the bundle holds the document that "
     "the journal gives"
@@ -72,6 +73,8 @@ class Gathered:
     verdict: JournalVerdict
     is_alive: bool
     """Whether the run is open and a process that writes it lives."""
+    damage: Finding | None
+    """What the journal in the run directory has lost."""
     sources: list[Source] = field(default_factory=list[Source])
     """In the order of the archive."""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
@@ -81,7 +84,13 @@ class Gathered:
 
 
 def gather(
-    run_dir: Path, scratch: Path, *, allow_open: bool, include_other: bool, max_file_bytes: int | None
+    run_dir: Path,
+    scratch: Path,
+    *,
+    allow_open: bool,
+    include_other: bool,
+    max_file_bytes: int | None,
+    force: bool = False,
 ) -> Gathered:
     """Look at a run directory and make its documents anew. Everything is of one journal that does not change meanwhile.
 
@@ -91,14 +100,19 @@ def gather(
         allow_open: Go on though a process may still write.
         include_other: Take files that the journal does not name.
         max_file_bytes: Leave out larger files that are neither journal nor document.
+        force: Go on though the journal is damaged.
 
     Raises:
         JournalMissing: There is no journal.
+        JournalCorrupt: Recorded bytes of the journal are changed or gone.
         LockedError: A process may still write the run.
         BundleError: The journal changed meanwhile.
         FoldError: A record cannot be folded.
         UnsafeEntryError: The journal folder or a file of it is a link.
     """
+    whole = verify_with_documents(run_dir)
+    if not force:
+        whole.require_undamaged(_NO_COPY)
     overview = show_run(run_dir)
     source = run_dir
     writers: set[str] = {file.writer for file in overview.files}
@@ -108,7 +122,7 @@ def gather(
     if allow_open and writers != {"dead"}:
         source = _frozen(run_dir, scratch / "journal")
         overview = show_run(source)
-    found = Gathered(overview, verify_journal(source), is_alive=is_open and "alive" in writers)
+    found = Gathered(overview, verify_journal(source), is_alive=is_open and "alive" in writers, damage=whole.damage)
     documents = scratch / "documents"
     result = fold_run(source, into=documents)
     folded = SafeRoot(documents)

@@ -45,6 +45,8 @@ class Exported:
     """`spanfold.seal.head` as the run's own span must carry it; empty before the run has ended."""
     status: Status
     """`running`, `completed`, `failed` or `interrupted`."""
+    damage: str
+    """What the journal has lost, in a sentence; empty when nothing. The manifest says the same."""
 
 
 def export(
@@ -54,6 +56,7 @@ def export(
     allow_open: bool = False,
     include_other: bool = True,
     max_file_bytes: int | None = None,
+    force: bool = False,
 ) -> Exported:
     """Write a run into one file that can be checked anywhere. Changes nothing in the run directory.
 
@@ -66,12 +69,15 @@ def export(
         allow_open: Export a run whose process still writes it, or may do so on another machine, as it stands.
         include_other: Take files that your own program put into the run directory too. They did not pass the redaction gate.
         max_file_bytes: Leave out larger files; journal and documents are always taken.
+        force: Export a run whose journal is damaged, with what is left of it. Its documents are made from that, so the
+            ones in the run directory may hold more.
 
     Returns:
         What was written and what was left out.
 
     Raises:
         JournalMissing: There is no journal.
+        JournalCorrupt: Recorded bytes of the journal are changed or gone.
         LockedError: The run is open.
         BundleError: A file changed meanwhile, or the bundle would lie in the run directory.
         FoldError: A record cannot be folded.
@@ -81,7 +87,14 @@ def export(
     run = Path(os.path.realpath(run_dir))
     target = _target(run, out)
     with scratch_folder(target.parent) as scratch:
-        found = gather(run, scratch, allow_open=allow_open, include_other=include_other, max_file_bytes=max_file_bytes)
+        found = gather(
+            run,
+            scratch,
+            allow_open=allow_open,
+            include_other=include_other,
+            max_file_bytes=max_file_bytes,
+            force=force,
+        )
         manifest = _manifest(found)
         written = _Written()
         pieces = written.counted(_archive(manifest, found.sources))
@@ -95,6 +108,7 @@ def export(
         refolded=tuple(found.refolded),
         head=manifest.head,
         status=manifest.status,
+        damage=manifest.damage,
     )
 
 
@@ -130,6 +144,7 @@ def _manifest(found: Gathered) -> Manifest:
         left_out=found.left_out,
         mtime_s=_seconds(overview.start),
         entries=tuple(source.entry() for source in found.sources),
+        damage="" if found.damage is None else f"{found.damage.path.name}: {found.damage.code}, {found.damage.detail}",
     )
 
 

@@ -74,6 +74,8 @@ class Manifest:
     """Time of every member, seconds since the epoch: the start of the run."""
     entries: tuple[Entry, ...]
     """In the order of the archive."""
+    damage: str = ""
+    """What the journal had lost when the run was exported, in a sentence; empty when nothing."""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -94,6 +96,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "sealed": manifest.sealed,
             "head": manifest.head,
             "files": {name: head._asdict() for name, head in sorted(manifest.heads.items())},
+            **({"damage": manifest.damage} if manifest.damage else {}),
         },
         "left_out": dict(sorted(manifest.left_out.items())),
         "mtime_s": manifest.mtime_s,
@@ -156,6 +159,7 @@ def _manifest(document: dict[str, Any]) -> Manifest:
             Entry(_text(e["path"]), _size(e["size_bytes"]), _sha256(e["sha256"]), _one_of(EntryKind, e["kind"]))
             for e in document["entries"]
         ),
+        damage=_text(journal.get("damage", "")),
     )
 
 

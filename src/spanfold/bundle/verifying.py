@@ -146,6 +146,11 @@ class _RunCheck:
             self._say(
                 _CODES[found.code], f"{FOLDER}journal/{found.path.name}", found.offset, found.length, found.detail
             )
+        if self._manifest.damage and verdict.damage is None:
+            detail = (
+                f"expected a whole journal, found one that was damaged when it was exported: {self._manifest.damage}"
+            )
+            self._say("truncated", MANIFEST, 0, 0, detail)
         self._check_documents()
         self._check_artifacts(overview)
         self._check_manifest(verdict, overview)

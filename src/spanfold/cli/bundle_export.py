@@ -20,6 +20,7 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         arguments.output,
         allow_open=arguments.allow_open,
         include_other=not arguments.recorded_only,
+        force=arguments.force,
     )
     if console.as_json:
         console.document(SCHEMA, as_dict(exported))
@@ -35,6 +36,8 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"Made again from the journal, because they differed from it: {', '.join(exported.refolded)}.")
     for path, reason in exported.left_out.items():
         console.say(f"! left out: {path}: {reason}")
+    if exported.damage:
+        console.say(f"! The journal is damaged, and the bundle and its manifest say so: {exported.damage}.")
     console.say(f"`spanfold bundle verify {near(exported.path)}` checks it, anywhere.")
     return Exit.DONE
 
@@ -50,4 +53,5 @@ def as_dict(exported: Exported) -> dict[str, Any]:
         "entries": exported.entries,
         "left_out": exported.left_out,
         "refolded": exported.refolded,
+        "damage": exported.damage,
     }

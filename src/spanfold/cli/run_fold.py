@@ -22,9 +22,9 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
     into = None if arguments.into is None else Path(arguments.into)
     if arguments.follow:
         console.say(f"Following {run_dir} until it ends; Ctrl-C stops.")
-        result = follow(run_dir, stop=lambda: False, into=into)
+        result = follow(run_dir, stop=lambda: False, into=into, force=arguments.force)
     else:
-        result = fold_run(run_dir, into=into)
+        result = fold_run(run_dir, into=into, force=arguments.force)
     place = run_dir if into is None else into
     if console.as_json:
         console.document(SCHEMA, {"run_dir": run_dir, "into": into, **as_dict(result, place)})

@@ -10,7 +10,7 @@ from spanfold.cli._places import find_run
 from spanfold.cli._table import Column, Row
 from spanfold.cli._text import count, size
 from spanfold.cli.run_fold import as_dict as fold_as_dict
-from spanfold.fold import FoldResult, fold_run
+from spanfold.fold import FoldResult, fold_run, require_whole
 from spanfold.journal import Recovery, recover_run
 from spanfold.timings import format_duration
 
@@ -26,6 +26,7 @@ _COLUMNS: Final = (
 def command(arguments: argparse.Namespace, console: Console) -> int:
     """Recover a run, then make its documents."""
     run_dir = find_run(arguments.run)
+    require_whole(run_dir)
     done = recover_run(run_dir, dry_run=arguments.dry_run, assume_dead=arguments.assume_dead)
     folded = fold_run(run_dir) if done.changed and not arguments.dry_run else None
     if console.as_json:

@@ -36,9 +36,8 @@ def _print(verdict: RunVerdict, console: Console) -> None:
     state = console.paint(verdict.state, STATE_STYLES[verdict.state])
     console.line(f"{console.paint(shown(verdict.run_dir), 'bold')}  {state}")
     journal = verdict.journal
-    lines = sum(head.seq for head in journal.files.values())
     told = {"intact": "chain and seal hold", "open": "chain holds, not sealed", "broken": "changed"}[journal.state]
-    rows: list[Row] = [("journal", f"{count(lines, 'line')} in {count(len(journal.files), 'file')}: {told}")]
+    rows: list[Row] = [("journal", f"{count(journal.n_lines, 'line')} in {count(len(journal.files), 'file')}: {told}")]
     rows.append(("documents", _documents(verdict)))
     if verdict.n_artifacts:
         wrong = len(verdict.artifacts)

@@ -27,6 +27,7 @@ from spanfold.fold.runs import fold_run, follow
 from spanfold.fold.show import show_run
 from spanfold.fold.tail import Moment, tail_run
 from spanfold.fold.verify import ArtifactDifference, RunVerdict, verify_run
+from spanfold.fold.witness import require_whole, verify_with_documents
 
 __all__ = [
     "ArtifactDifference",
@@ -55,8 +56,10 @@ __all__ = [
     "fold_run",
     "follow",
     "list_runs",
+    "require_whole",
     "show_run",
     "tail_run",
     "urgency",
     "verify_run",
+    "verify_with_documents",
 ]

@@ -11,22 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
-from spanfold import names
 from spanfold.errors import SpanfoldError
 from spanfold.fold.overview import RunOverview
 from spanfold.fold.presence import Presence, Writers
 from spanfold.fold.run_state import Status
 from spanfold.fold.show import show_run
-from spanfold.fs import SafeRoot
-from spanfold.journal import SUFFIX, file_heads, host_name, load
-from spanfold.routing import RUN_DOCUMENT, STAGES
+from spanfold.journal import SUFFIX, documented_run, file_heads, host_name
+from spanfold.routing import STAGES
 
 _JOURNAL: Final = "journal"
 _NOT_SEARCHED: Final = frozenset({_JOURNAL, *STAGES, "stages", "artifacts", "media", "node_modules", "__pycache__"})
 """Folders of a run directory that hold no runs, and folders that are large elsewhere."""
-_END_BYTES: Final = 64 * 1024
-_RUN_KEY: Final = b'\n  "run": {'
-"""Begins the last object but one of run.json. A line break inside text is escaped, so it stands nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,7 @@ def _has_journal(folder: Path) -> bool:
 
 def _look_at(run_dir: Path) -> ListedRun:
     try:
-        document = _run_object(run_dir)
+        document = documented_run(run_dir) or None
         if document is not None and document.get("status") != "running":
             return _listed(run_dir, document, writer="dead", records=_sealed_records(document))
         writer = "dead" if document is None else _writer(document, Writers(run_dir))
@@ -116,28 +111,6 @@ def _writer(document: Mapping[str, Any], writers: Writers) -> Presence:
     if _text(document.get("host")) not in (None, host_name()):
         return "unknown"
     return "alive" if document.get("pid") in writers.living.values() else "dead"
-
-
-def _run_object(run_dir: Path) -> dict[str, Any] | None:
-    """Return `run` of a run's run.json; None when it has none, or is not of this format."""
-    try:
-        with SafeRoot(run_dir.resolve()).open_read(RUN_DOCUMENT) as file:
-            size = file.seek(0, os.SEEK_END)
-            length = 0
-            while length < size:
-                length = min(size, max(_END_BYTES, 8 * length))
-                file.seek(size - length)
-                found = file.read(length)
-                at = found.rfind(_RUN_KEY)
-                if at >= 0:
-                    break
-            else:
-                return None
-        document: Any = load(b"{" + found[at:])
-    except (FileNotFoundError, ValueError):
-        return None
-    run = _table(_table(document).get("run"))
-    return run if run.get("schema") == names.RUN_SCHEMA else None
 
 
 def _sealed_records(document: Mapping[str, Any]) -> int | None:

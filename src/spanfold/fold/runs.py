@@ -7,31 +7,36 @@ from typing import Final
 
 from spanfold.errors import JournalMissing
 from spanfold.fold.engine import Engine, FoldResult
+from spanfold.fold.witness import require_whole
 from spanfold.journal import journal_files
 
 POLL_S: Final = 0.25
 
 
-def fold_run(run_dir: Path, *, into: Path | None = None) -> FoldResult:
+def fold_run(run_dir: Path, *, into: Path | None = None, force: bool = False) -> FoldResult:
     """Make every document of a run again, from nothing but its journal.
 
     Args:
         run_dir: The run directory.
         into: Write the documents here instead of into the run directory.
+        force: Replace the documents though the journal has lost something that they may still hold.
 
     Raises:
         JournalMissing: There is no journal.
+        JournalCorrupt: Recorded bytes of the journal are changed or gone. Nothing was written; choose `into`, or `force`.
         LockedError: The run is being folded in place by a living process; choose `into`.
         FoldError: A record cannot be folded.
         OSError: The documents cannot be written; those that were there are intact.
     """
-    _require_journal(run_dir)
+    _require_foldable(run_dir, into, force=force)
     engine = Engine(run_dir, into=into)
     engine.fold_again()
     return engine.result()
 
 
-def follow(run_dir: Path, *, stop: Callable[[], bool], into: Path | None = None, poll_s: float = POLL_S) -> FoldResult:
+def follow(
+    run_dir: Path, *, stop: Callable[[], bool], into: Path | None = None, poll_s: float = POLL_S, force: bool = False
+) -> FoldResult:
     """Keep the documents of a run up to date while another process records it.
 
     Returns when the run was sealed, with its documents finished, or when `stop`
@@ -42,14 +47,16 @@ def follow(run_dir: Path, *, stop: Callable[[], bool], into: Path | None = None,
         stop: Asked after each look at the journal.
         into: Write the documents here instead of into the run directory.
         poll_s: Seconds between two looks.
+        force: As for `fold_run`.
 
     Raises:
         JournalMissing: There is no journal.
+        JournalCorrupt: As `fold_run`, before anything is followed.
         LockedError: Another process folds this run into the same place.
         FoldError: A record cannot be folded.
         OSError: The documents cannot be written; those that were there are intact.
     """
-    _require_journal(run_dir)
+    _require_foldable(run_dir, into, force=force)
     engine = Engine(run_dir, into=into)
     try:
         engine.tick()
@@ -66,6 +73,9 @@ def follow(run_dir: Path, *, stop: Callable[[], bool], into: Path | None = None,
     return engine.result()
 
 
-def _require_journal(run_dir: Path) -> None:
+def _require_foldable(run_dir: Path, into: Path | None, *, force: bool) -> None:
+    """Refuse what is no run, and to replace documents that may be all that is left of lost records."""
     if not journal_files(run_dir):
         raise JournalMissing(run_dir)
+    if not force and (into is None or into.resolve() == run_dir.resolve()):
+        require_whole(run_dir)

@@ -16,8 +16,9 @@ from spanfold.errors import FoldError, UnsafeEntryError, UnsafePathError
 from spanfold.fold.check import DocumentDifference, check_documents
 from spanfold.fold.entry import Entry
 from spanfold.fold.presence import Writers
+from spanfold.fold.witness import verify_with_documents
 from spanfold.fs import SafeRoot
-from spanfold.journal import JournalVerdict, merged, verify_journal
+from spanfold.journal import JournalVerdict, merged
 from spanfold.model import Event
 
 
@@ -63,7 +64,8 @@ class RunVerdict:
         """`open` when nothing is wrong that a run without a seal would not show by itself.
 
         Before the seal documents lag behind the journal, so one that differs is
-        no proof of a change; an artifact that differs is.
+        no proof of a change; an artifact that differs is, and so is a document
+        that holds more than the journal: then the journal was cut.
         """
         if self.journal.state == "broken" or self.artifacts or self.documents_problem:
             return "broken"
@@ -88,7 +90,7 @@ def verify_run(run_dir: Path) -> RunVerdict:
         UnsafeEntryError: The journal folder or a file of it is a link.
     """
     writers = Writers(run_dir)
-    journal = verify_journal(run_dir)
+    journal = verify_with_documents(run_dir)
     documents: tuple[DocumentDifference, ...] = ()
     problem = ""
     try:

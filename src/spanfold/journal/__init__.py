@@ -15,6 +15,7 @@ from spanfold.journal._recover import EndedSpan, Recovery, SetAside, recover_run
 from spanfold.journal._scrub import WITHHELD, Gate, scrub_bytes, scrub_tree
 from spanfold.journal._values import JsonText, Stored, clean_text, dump, load, store, to_json, to_tree
 from spanfold.journal._verify import Finding, FindingCode, Head, JournalVerdict, combined_head, verify_journal
+from spanfold.journal._witness import documented_run
 from spanfold.journal._writer import SUFFIX, Frame, Journal, Position, Stats, describe, genesis, writer_name
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "decode_line",
     "describe",
     "dialect",
+    "documented_run",
     "dump",
     "encode_messages",
     "field_key",

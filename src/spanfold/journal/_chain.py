@@ -38,6 +38,9 @@ class Finding:
     """Bytes of the range; 0 when bytes are missing at `offset`."""
     detail: str
     """What was expected and found, in plain words."""
+    is_unfinished: bool = False
+    """Whether it is what a death leaves, or another OTLP writer: a seal that is missing, whole lines behind the seal, a
+    file without a chain. No recorded byte is changed or gone, so `recover_run` and `fold_run` go on."""
 
     @property
     def severity(self) -> Literal["error", "info"]:
@@ -81,6 +84,8 @@ class ChainRead:
     """Last whole line, with sequence number 0 when there is none."""
     size: int = 0
     """Bytes of the file, a torn tail included."""
+    n_lines: int = 0
+    """Whole lines."""
 
     @property
     def head(self) -> Head:
@@ -104,6 +109,7 @@ def read_chain(path: Path, *, is_vouched_for: Callable[[Link], bool], visit: Cal
         visit(line, link)
         judge.take(link)
         chain.last = link
+        chain.n_lines += 1
     judge.finish()
     chain.size = max(tail.size(), chain.last.end)
     return chain
@@ -145,7 +151,7 @@ class _Judge:
             return
         good, newest = self._good, self._newest
         if not good.seq and not newest.seq:
-            self._report("foreign_bytes", 0, newest.end, "lines without a chain")
+            self._report("foreign_bytes", 0, newest.end, "lines without a chain", is_unfinished=True)
         elif self._is_vouched_for(newest):
             self._bridge(newest)
         elif self._is_vouched_for(good):
@@ -168,10 +174,10 @@ class _Judge:
         else:
             self._report("edited", begin, end, "bytes that differ from those the next line was chained to")
 
-    def _report(self, code: FindingCode, begin: int, end: int, found: str) -> None:
+    def _report(self, code: FindingCode, begin: int, end: int, found: str, *, is_unfinished: bool = False) -> None:
         path = self._chain.path
         detail = f"expected line {self._good.seq + 1} chained to line {self._good.seq}, found {found}"
-        self._chain.findings.append(Finding(code, path, begin, end - begin, detail))
+        self._chain.findings.append(Finding(code, path, begin, end - begin, detail, is_unfinished))
 
 
 def _first_prev(path: Path) -> str:

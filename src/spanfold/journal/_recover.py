@@ -31,7 +31,7 @@ from spanfold.journal._heads import file_heads
 from spanfold.journal._interrupted import INTERRUPTED, OpenSpan, OpenSpans, encodable, encode_interrupted
 from spanfold.journal._reader import journal_files, read_journal
 from spanfold.journal._values import JsonText
-from spanfold.journal._verify import Marks, combined_head
+from spanfold.journal._verify import Marks, combined_head, verify_journal
 from spanfold.journal._writer import SUFFIX, Frame, Journal
 from spanfold.model import Event, Record, Span
 
@@ -41,6 +41,9 @@ _LOCK: Final = ".recover.lock"
 _OWNER: Final = ".fold/owner.json"
 """Who keeps the documents, in the journal folder; written by the fold."""
 _BLOCK: Final = 1 << 20
+_NO_COPY: Final = (
+    "A new seal would hide what is gone; `spanfold run fold --into` shows what is left, in another folder."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +109,15 @@ def recover_run(
     Raises:
         JournalMissing: There is no journal file.
         LockedError: A process that writes to the run still lives, or another recovery is at work.
+        JournalCorrupt: Recorded bytes are changed or gone, which a new seal would hide. Nothing was written.
         JournalError: The disk refused what had to be written. What was written stays; run it again.
     """
     survey = _Survey(run_dir)
+    if not survey.is_finished:
+        _require_dead(survey, assume_dead=assume_dead)
+    verify_journal(run_dir).require_undamaged(_NO_COPY)
     if survey.is_finished:
         return Recovery(run_dir)
-    _require_dead(survey, assume_dead=assume_dead)
     if dry_run:
         return survey.plan()
     root = SafeRoot(survey.folder, durable=True)

@@ -16,10 +16,11 @@ from typing import Final, Literal, NamedTuple
 import orjson
 
 from spanfold import names
-from spanfold.errors import JournalMissing
+from spanfold.errors import JournalCorrupt, JournalMissing
 from spanfold.journal._chain import SEALED_MARK, ChainRead, Finding, FindingCode, Head, Link, link_of, read_chain
 from spanfold.journal._decode import NotOtlp, decode_line, value_of
 from spanfold.journal._reader import Damage, Line, Tail, journal_files
+from spanfold.journal._witness import documented_heads
 from spanfold.model import Span
 
 __all__ = ["Finding", "FindingCode", "Head", "JournalVerdict", "combined_head", "verify_journal"]
@@ -40,6 +41,8 @@ class JournalVerdict:
     anchor: str
     """`spanfold.seal.head` of the root span as it must be for these files, 64 hex; empty before the root has ended.
     Compare it with the copy in a collector."""
+    n_lines: int
+    """Whole lines that are on disk, in all files."""
 
     @property
     def state(self) -> Literal["intact", "open", "broken"]:
@@ -52,6 +55,23 @@ class JournalVerdict:
     def ok(self) -> bool:
         """Whether nothing contradicts the journal; true for an open run too."""
         return self.state != "broken"
+
+    @property
+    def damage(self) -> Finding | None:
+        """The first finding that says that recorded bytes are changed or gone; None when nothing is but unfinished."""
+        return next((f for f in self.findings if f.severity == "error" and not f.is_unfinished), None)
+
+    def require_undamaged(self, advice: str) -> None:
+        """Refuse to build anything on a journal that has lost something.
+
+        Args:
+            advice: What to do when there is no copy of the journal, in a sentence.
+
+        Raises:
+            JournalCorrupt: Recorded bytes are changed or gone.
+        """
+        if (found := self.damage) is not None:
+            raise JournalCorrupt(found.path, found.offset, found.length, f"{found.code}: {found.detail}", advice)
 
 
 def combined_head(heads: Mapping[str, tuple[int, str]]) -> str:
@@ -67,6 +87,8 @@ def combined_head(heads: Mapping[str, tuple[int, str]]) -> str:
 def verify_journal(run_dir: Path) -> JournalVerdict:
     """Check every byte of a run's journal against its chain and its seal.
 
+    A seal that was cut off leaves no trace in the journal, but one in `run.json`, which is looked at for that.
+
     Args:
         run_dir: The run directory, or its journal folder itself.
 
@@ -77,10 +99,13 @@ def verify_journal(run_dir: Path) -> JournalVerdict:
     files = journal_files(run_dir)
     if not files:
         raise JournalMissing(run_dir)
+    documented = documented_heads(files[0].parent)
     marks = Marks()
     for path in files:
         marks.read(path)
-    return _Judgement(run_dir, files, marks).verdict()
+    judgement = _Judgement(run_dir, files, marks)
+    judgement.check_documented(*documented)
+    return judgement.verdict()
 
 
 class Seal(NamedTuple):
@@ -236,12 +261,40 @@ class _Judgement:
             findings=tuple(sorted(self.findings, key=lambda f: (f.path, f.offset, f.length))),
             torn=tuple(self.torn),
             anchor=anchor,
+            n_lines=sum(chain.n_lines for chain in self.chains.values()),
         )
 
-    def report(self, code: FindingCode, path: Path, begin: int, end: int, detail: str) -> None:
+    def report(
+        self, code: FindingCode, path: Path, begin: int, end: int, detail: str, *, is_unfinished: bool = False
+    ) -> None:
         """Add a finding, unless one that covers its range is there: one change is one finding."""
         if not any(f.path == path and f.offset <= begin and f.offset + f.length >= end for f in self.findings):
-            self.findings.append(Finding(code, path, begin, end - begin, detail))
+            self.findings.append(Finding(code, path, begin, end - begin, detail, is_unfinished))
+
+    # -- run.json against files
+
+    def check_documented(self, heads: Mapping[str, Head], sealing: str) -> None:
+        """Look for the seal that run.json was made from, and for the lines it covered.
+
+        Args:
+            heads: What that seal says of each file.
+            sealing: The file that it closed.
+        """
+        sealed = {seal.path.name for seal in self.marks.seals}
+        for name, head in heads.items():
+            chain, known = self.chains.get(name), self.sealed_heads.get(name)
+            if known is not None and known.seq >= head.seq:
+                continue  # a seal in the journal says as much
+            if chain is None:
+                path = self.folder / name if "/" not in name else self.folder
+                detail = f"expected a file of {head.seq} lines, which run.json was made from, found none"
+                self.report("missing_file", path, 0, head.size, detail)
+            elif chain.last.seq < head.seq or (name == sealing and name not in sealed):
+                behind = " and a seal behind them" if name == sealing else ""
+                detail = (
+                    f"expected {head.seq} lines{behind}, which run.json was made from, found {chain.last.seq} lines"
+                )
+                self.report("truncated", chain.path, chain.last.end, max(chain.size, head.size), detail)
 
     # -- seal against files
 
@@ -288,13 +341,16 @@ class _Judgement:
             end = self.seal.line.end
         if chain.size > end:
             detail = f"expected the end of the file where it was sealed, found {chain.size - end} bytes more"
-            self.report("foreign_bytes", chain.path, end, chain.size, detail)
+            # A child that outlives the run goes on with its chain; the writer of a seal writes nothing behind it.
+            late = self.seal.path != chain.path and not chain.findings
+            self.report("foreign_bytes", chain.path, end, chain.size, detail, is_unfinished=late)
 
     def check_unsealed_end(self, chain: ChainRead) -> None:
         for root in self.marks.roots:
             if root.path == chain.path:
                 detail = "expected the seal behind the run's own span, found none: removed, or the process died between the two"
-                self.report("truncated", chain.path, root.line.end, max(chain.size, root.line.end), detail)
+                end = max(chain.size, root.line.end)
+                self.report("truncated", chain.path, root.line.end, end, detail, is_unfinished=True)
 
     def check_adopted(self) -> None:
         """Name what an earlier seal did not cover and a later one does."""

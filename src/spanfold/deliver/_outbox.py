@@ -2,9 +2,9 @@
 
 Spans are taken from the journal files in their order, with the events that
 stand before them in the same file. How far a destination has come is one
-offset per file in `<journal>/.deliver/<destination>.ack.jsonl`: everything
+offset per file in `<journal>/.deliver/<name>-<8 hex of the address>.ack.jsonl`: everything
 before it was acknowledged or refused for good. What was refused is named, with
-the reason, in `<destination>.refused.jsonl`.
+the reason, in `<name>-<8 hex>.refused.jsonl`.
 
 Between an answer and its line in the acknowledgement file a crash can hit; the
 batch is then sent again with the same ids (at-least-once, docs/delivery.md).

@@ -163,7 +163,7 @@ def play(folder: Path, script: list[Step]) -> None:
 
     assert closed == documents(folder / "other")
     shutil.copytree(run_dir / "journal", folder / "again" / "journal")
-    fold_run(folder / "again")
+    fold_run(folder / "again", force=True)
     assert closed == documents(folder / "again")
     assert check_documents(folder / "again") == []
     for name, text in closed.items():
@@ -232,7 +232,7 @@ def test_so_does_one_of_a_long_run(seed: int, several: bool) -> None:
 @given(st.lists(lines, max_size=15))
 def test_folding_over_documents_that_are_there_changes_nothing(script: list[Step]) -> None:
     def fold(folder: Path) -> dict[str, bytes]:
-        fold_run(folder)
+        fold_run(folder, force=True)
         return documents(folder)
 
     _with_journal(script, lambda folder: _equal(fold(folder), fold(folder)))
@@ -241,10 +241,10 @@ def test_folding_over_documents_that_are_there_changes_nothing(script: list[Step
 @given(st.lists(lines, min_size=1, max_size=15))
 def test_the_name_and_place_of_the_run_directory_are_in_no_document(script: list[Step]) -> None:
     def fold(folder: Path) -> None:
-        fold_run(folder)
+        fold_run(folder, force=True)
         one = documents(folder)
         moved = folder.rename(folder.with_name("elsewhere"))
-        fold_run(moved)
+        fold_run(moved, force=True)
         _equal(one, documents(moved))
 
     _with_journal(script, fold)

@@ -34,7 +34,7 @@ def kept(root: SafeRoot, obj: Any, stem: str = "x") -> tuple[StoredArtifact, Any
 @given(
     array=arrays.arrays(ANY_TYPE, arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)), data=st.data()
 )
-@pytest.mark.contract("DL-077", "DL-149", "DL-178")
+@pytest.mark.contract("DL-149", "DL-178")
 def test_any_array_without_objects_comes_back_as_it_was_and_numpy_would_have_written_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, array: Any, data: st.DataObject
 ) -> None:
@@ -49,7 +49,8 @@ def test_any_array_without_objects_comes_back_as_it_was_and_numpy_would_have_wri
 
     stored, back = kept(root, view)
 
-    np.testing.assert_array_equal(back, view)
+    # Bytes, because NumPy finds that a NaT inside a structure differs from itself.
+    assert back.tobytes() == view.tobytes()
     assert back.dtype == view.dtype
     assert (stored.shape, stored.dtype) == (view.shape, str(view.dtype))
     by_numpy = io.BytesIO()

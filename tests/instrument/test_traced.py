@@ -350,6 +350,24 @@ def test_arguments_are_recorded_by_name_and_the_result_beside_them(where: Path) 
     assert recorded.attributes["code.function.name"].endswith("f")
 
 
+def test_arguments_are_named_through_decorators_that_say_what_they_wrap(where: Path) -> None:
+    @spanfold.traced(name="f", stage="M1")
+    @wrapping
+    @wrapping
+    def f(a: int, /, b: int, *rest: int, cycle: int = 7, **more: int) -> None: ...
+
+    def itself() -> None: ...
+
+    itself.__wrapped__ = itself  # type: ignore[attr-defined]  # what is tested
+
+    with spanfold.run("r", dir=where):
+        f(1, 2, 3, c=4)
+        spanfold.traced(itself)()
+
+    assert content(span(where, "f"), output=False) == {"a": 1, "b": 2, "*args": [3], "c": 4}
+    assert span(where, "f").attributes["spanfold.cycle"] == 7
+
+
 @pytest.mark.parametrize(
     ("capture", "inputs", "output"),
     [

@@ -54,6 +54,9 @@ def traced(
     properties, partials and callable objects; on a class it decorates the
     public methods the class defines.
 
+    A call with arguments that do not fit fails as before; of a generator or
+    coroutine function at its first step instead of at the call.
+
     Args:
         func: What is decorated, in the bare form.
         stage: Make it a stage of this name; an argument named `cycle` becomes its cycle.
@@ -186,10 +189,11 @@ class Call:
         self.label = qualified.rpartition("<locals>.")[2]
         self.function = f"{getattr(func, '__module__', '')}.{qualified}"
         self.name = plan.name or plan.stage or self.label
-        code = getattr(func, "__code__", None)
+        named = _innermost(func)
+        code = getattr(named, "__code__", None)
         self.positional: tuple[str, ...] = code.co_varnames[: code.co_argcount] if code is not None else ()
         self.has_positional_only = code is not None and code.co_posonlyargcount > 0
-        self.default_cycle = _default(func, "cycle")
+        self.default_cycle = _default(named, "cycle")
         self._receivers: dict[int, tuple[weakref.ref[type], bool]] = {}
 
     def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, current: bool = True) -> RecordedSpan | None:
@@ -293,6 +297,14 @@ def _leads_to(part: Any, wrapper: Any) -> bool:
         if part is None:
             return False
     return False
+
+
+def _innermost(func: Any) -> Any:
+    """Return the function whose parameters the callers of `func` fill: other decorators say what they wrap."""
+    try:
+        return inspect.unwrap(func)
+    except ValueError:  # it wraps itself
+        return func
 
 
 def _default(func: Any, name: str) -> Any:

@@ -224,7 +224,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.case("C-039", "C-037")
-def test_sigterm_to_a_child_ends_what_the_child_opened_and_nothing_of_its_parent(tmp_path: Path) -> None:
+def test_sigterm_ends_a_child_as_it_always_does_and_nothing_of_its_parent(tmp_path: Path) -> None:
     program = """
     import os, sys, time, spanfold
     with spanfold.run("r", dir=sys.argv[1]):
@@ -242,17 +242,29 @@ def test_sigterm_to_a_child_ends_what_the_child_opened_and_nothing_of_its_parent
         child = int(running.line())
         os.kill(child, signal.SIGTERM)
         running.says(str(-signal.SIGTERM))
-        assert raw.names(raw.spans(tmp_path / "run")) == ["child"]
+        assert raw.names(raw.spans(tmp_path / "run")) == []
         ended = running.end()
 
     assert ended.status == 0
     found = by_name(tmp_path / "run")
     assert {n: s.attributes.get("spanfold.outcome") for n, s in found.items()} == {
-        "child": "terminated",
         "parent": None,
         "r": None,
     }
     assert verify_journal(tmp_path / "run").state == "intact"
+
+
+def test_a_pool_whose_workers_wait_is_ended_at_once(tmp_path: Path) -> None:
+    program = """
+    import multiprocessing, sys, spanfold
+    with spanfold.run("r", dir=sys.argv[1]):
+        for _ in range(40):
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                assert pool.map(abs, [-1, -2]) == [1, 2]
+    """
+    with Program(program, tmp_path / "run") as running:
+        ended = running.end()
+    assert ended.status == 0
 
 
 @pytest.mark.case("C-017")

@@ -13,6 +13,11 @@ are ours (a record half written, documents half folded), the handler comes back
 a moment later, so that what it has interrupted is finished first. In a program
 that does nothing but record it then goes on in the middle of a record; of that
 one only the start is sure to be on disk.
+
+A forked child gets the default action back: `multiprocessing` ends its workers
+by SIGTERM while they wait for a lock, and a handler of Python's that is due
+just before such a wait runs only after it, which is never. What was open in
+the child stays visible as started.
 """
 
 import _thread
@@ -134,3 +139,7 @@ def end_all(outcome: str) -> None:
                 run.end_root(outcome)
             else:
                 run.journal.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=uninstall)

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from spanfold import names
 from spanfold.errors import SpanfoldError, UnsafeEntryError
 from spanfold.fs import AppendHandle, FileSpan, SafeRoot
+from spanfold.fs.pieces import read_at
 
 SUFFIX: Final = ".otlp.jsonl"
 """How the name of every journal file ends."""
@@ -129,7 +130,7 @@ class OwnFile:
         if self.handle is None or not self._is_ours(self.handle):
             return False
         fd = self.handle.fileno()
-        found = os.pread(fd, len(line) + 1, offset)
+        found = read_at(fd, len(line) + 1, offset)
         if found == line:
             return True
         if found and line.startswith(found):
@@ -259,7 +260,7 @@ def _identity(st: os.stat_result) -> tuple[int, int]:
 
 def _blocks(fd: int, size: int) -> Iterator[bytes]:
     offset = 0
-    while offset < size and (block := os.pread(fd, min(_BLOCK, size - offset), offset)):
+    while offset < size and (block := read_at(fd, min(_BLOCK, size - offset), offset)):
         offset += len(block)
         yield block
 

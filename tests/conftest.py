@@ -8,6 +8,7 @@ the same examples and fails the session when any test was skipped or expected to
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +31,10 @@ LEAKY_NAMES = {
     *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"),
 }
 IDS = {"contract": re.compile(r"(DL|AI|EP)-\d{3}"), "case": re.compile(r"C-\d{3}")}
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and every program they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 set_hypothesis_home_dir(CACHE / "hypothesis")
 for _profile, _examples in (("fast", 25), ("thorough", 200)):

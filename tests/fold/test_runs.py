@@ -37,7 +37,7 @@ def test_documents_are_not_replaced_by_what_is_left_of_a_damaged_journal(
 ) -> None:
     journal.run_started()
     for number in range(3):
-        journal.put(journal.stage("M2", number))
+        journal.stage("M2", number)
     fold_run(run_dir)
     before = documents(run_dir)
     lines = journal.path.read_bytes().splitlines(keepends=True)

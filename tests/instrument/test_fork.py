@@ -340,4 +340,5 @@ def test_a_fork_inside_a_signal_handler_in_the_middle_of_a_record_leaves_the_par
     made = [r["attributes"]["spanfold.number"] for r in files[-1] if r.get("eventName") == "made"]
     assert made == list(range(200))
     assert sum(r.get("name") == "forked" for records in files for r in records) > 10
-    assert verify_journal(tmp_path / "run").state == "intact"
+    parents = max(raw.files(tmp_path / "run"), key=lambda path: path.stat().st_size)
+    assert [f for f in verify_journal(tmp_path / "run").findings if f.path.name == parents.name] == []

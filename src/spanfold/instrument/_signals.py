@@ -141,5 +141,32 @@ def end_all(outcome: str) -> None:
                 run.journal.close()
 
 
+class _Mask(threading.local):
+    """Signals the forking thread had blocked before."""
+
+    before: set[signal.Signals] | None = None
+
+
+_mask = _Mask()
+
+
+def _before_fork() -> None:
+    # A SIGTERM between the fork and the child's first instructions would be noted for our handler and then, that one
+    # being gone, be dropped: it waits until the child has the default action.
+    if _Exit.installed:
+        _mask.before = set(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))  # type: ignore[arg-type]  # numbers of other platforms
+
+
+def _after_fork() -> None:
+    before, _mask.before = _mask.before, None
+    if before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _after_fork_in_child() -> None:
+    uninstall()
+    _after_fork()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=uninstall)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

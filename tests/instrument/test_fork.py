@@ -254,6 +254,30 @@ def test_sigterm_ends_a_child_as_it_always_does_and_nothing_of_its_parent(tmp_pa
     assert verify_journal(tmp_path / "run").state == "intact"
 
 
+@pytest.mark.slow
+@pytest.mark.case("C-039")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_workers_of_a_pool_keep_the_default_action_of_sigterm_after_they_joined(
+    tmp_path: Path, method: str
+) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text("""
+import concurrent.futures, multiprocessing, signal, sys, spanfold
+
+@spanfold.traced
+def task(number):
+    return signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+if __name__ == "__main__":
+    with spanfold.run("r", dir=sys.argv[1]):
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(sys.argv[2])) as pool:
+            print(*spanfold.traced_executor(pool).map(task, range(2)))
+""")
+    assert run(SCRIPT, script, tmp_path / "run", method).out.split() == ["True", "True"]
+    assert sum(s["name"] == "task" for s in raw.spans(tmp_path / "run")) == 2
+
+
+@pytest.mark.case("C-039")
 def test_a_pool_whose_workers_wait_is_ended_at_once(tmp_path: Path) -> None:
     program = """
     import multiprocessing, sys, spanfold

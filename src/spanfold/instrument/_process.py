@@ -18,7 +18,6 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from spanfold import names
-from spanfold.instrument import _signals
 from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.instrument._span import SPAN_KEY, Anchor, Stand, UnrecordedId, get_context, id_of, set_context
@@ -221,8 +220,8 @@ def _work_for(env: Mapping[str, str]) -> Context | None:
         _joined.pop(next(iter(_joined))).journal.close()
     _joined[key] = joined
     anchor = _anchor(joined, parent, env)
+    # No handler for SIGTERM: a pool ends its workers by it while they wait for work (see `_signals`).
     joined.anchor, state.joined = anchor, joined
-    _signals.install()
     bridge.join()
     context = SpanContext(int(parent.trace_hex, 16), int(parent.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))
     before = get_context()

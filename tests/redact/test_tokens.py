@@ -60,7 +60,8 @@ def test_a_token_one_character_short_is_no_token(shape: TokenShape, data: st.Dat
     if short is None:
         return
 
-    assert redact(f"<{short}>") == f"<{short}>"
+    # Its payload is drawn at random and may hold a whole token of another kind.
+    assert f"(REDACTED-{shape.kind})" not in redact(f"<{short}>")
 
 
 @pytest.mark.contract("AI-112")

@@ -190,7 +190,7 @@ class TestWhatCannotBeKept:
             Path("/"),
             Path("a\0b"),
             cycle(),
-            wide_from_little(),
+            pytest.param(wide_from_little(), marks=pytest.mark.slow, id="wide"),
             10**5_000,
             ValueError(SECRET),
         ],

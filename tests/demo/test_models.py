@@ -22,6 +22,7 @@ def test_a_repair_adds_one_ingredient_and_its_name():
         assert once.with_repair(repair) == once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", [Recipe(), Recipe(kernel=True), Recipe(experts=True), Recipe(kernel=True, experts=True)]
 )
@@ -60,6 +61,7 @@ def test_shifts_move_ink_by_one_pixel_and_wrap_nothing_around(digits):
     assert with_shifts(one).labels.tolist() == one.labels.tolist() * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [Recipe(), Recipe(kernel=True, experts=True)])
 def test_saliency_is_the_same_one_by_one_and_batched_and_zero_where_there_is_no_ink(digits, recipe):
     model = fit(recipe, digits.train)

@@ -199,6 +199,7 @@ def test_a_fold_of_one_process_that_was_disturbed_leaves_the_bytes_of_a_fold_fro
         play(Path(folder), [step._replace(file=0) for step in script])
 
 
+@pytest.mark.slow
 @given(steps)
 def test_a_fold_that_was_stopped_killed_and_disturbed_leaves_the_bytes_of_a_fold_from_nothing(
     script: list[Step],

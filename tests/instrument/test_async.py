@@ -143,6 +143,7 @@ def unraisable(into: list[Any]) -> Iterator[None]:
         sys.unraisablehook = before
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-005")
 @given(inside=body_steps, outside=consumer_steps, recording=st.booleans())
 def test_a_traced_async_generator_answers_every_asend_athrow_aclose_and_cancel_as_the_plain_one(

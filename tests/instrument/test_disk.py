@@ -204,6 +204,7 @@ print("done")
     assert verify_journal(tmp_path / "run").state == "intact"
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-052")
 def test_a_repository_that_cannot_be_read_costs_one_fact_and_no_secret_of_it_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("the-content-of-another-file")

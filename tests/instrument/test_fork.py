@@ -330,6 +330,7 @@ def decorated(number: int) -> int:
     return number * 2
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-039")
 def test_a_fork_inside_a_signal_handler_in_the_middle_of_a_record_leaves_the_parents_file_to_the_parent(
     tmp_path: Path,

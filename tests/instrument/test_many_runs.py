@@ -108,6 +108,7 @@ def test_thousands_of_runs_need_no_more_descriptors_than_one_process_has(
         assert (folder / "run.json").exists() == documents
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-012")
 def test_thirty_runs_in_eight_threads_keep_apart(tmp_path: Path) -> None:
     program = """

@@ -207,6 +207,7 @@ def test_nesting_of_100_000_is_cut_at_the_stated_depth(make: Any) -> None:
     assert note(value) == "cut"
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-022")
 def test_a_dictionary_of_a_million_keys_is_kept_whole() -> None:
     value = {str(n): n for n in range(1_000_000)}

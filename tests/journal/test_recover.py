@@ -228,6 +228,7 @@ def test_a_circle_of_parents_is_ended_too(tmp_path: Path) -> None:
     assert len(recovered(tmp_path).ended) == 2
 
 
+@pytest.mark.slow
 def test_ten_thousand_children_of_an_open_span_are_summed_up(tmp_path: Path) -> None:
     owner = File(tmp_path / "journal")
     owner.add(started("00000000000000a1", kind="run", name="r"))

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanfold.redact import redact
@@ -22,6 +22,8 @@ KINDS = set(
 )
 
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.kind}:{shape.start}")
+# The shapes are many, and each is simple.
+few = settings(max_examples=settings().max_examples // 5)
 
 
 def shortened(token: str, shape: TokenShape) -> str | None:
@@ -39,6 +41,7 @@ def test_every_kind_of_the_contract_that_is_a_prefixed_token_has_a_shape() -> No
 
 @pytest.mark.contract("AI-093")
 @each_shape
+@few
 @given(data=st.data())
 def test_a_token_of_each_shape_is_replaced_whole_and_nothing_beside_it(shape: TokenShape, data: st.DataObject) -> None:
     token = data.draw(shaped(shape))
@@ -54,6 +57,7 @@ def test_a_token_of_each_shape_is_replaced_whole_and_nothing_beside_it(shape: To
 
 @pytest.mark.contract("AI-093")
 @each_shape
+@few
 @given(data=st.data())
 def test_a_token_one_character_short_is_no_token(shape: TokenShape, data: st.DataObject) -> None:
     short = shortened(data.draw(shaped(shape)), shape)
@@ -64,6 +68,7 @@ def test_a_token_one_character_short_is_no_token(shape: TokenShape, data: st.Dat
     assert f"(REDACTED-{shape.kind})" not in redact(f"<{short}>")
 
 
+@pytest.mark.slow
 @pytest.mark.contract("AI-112")
 @pytest.mark.parametrize("folder", ["src", "tests", "docs", "examples", "bench", "changes"])
 def test_no_token_stands_in_a_file_of_the_project(folder: str) -> None:
@@ -84,6 +89,7 @@ def test_no_token_stands_in_a_file_of_the_project(folder: str) -> None:
 
 
 @each_shape
+@few
 @given(data=st.data())
 def test_a_token_does_not_begin_inside_a_word(shape: TokenShape, data: st.DataObject) -> None:
     token = data.draw(shaped(shape))
@@ -99,6 +105,7 @@ def boundaries(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.whole_word], ids=lambda shape: shape.start)
+@few
 @given(data=st.data())
 def test_a_token_of_fixed_length_does_not_go_on(shape: TokenShape, data: st.DataObject) -> None:
     token = data.draw(shaped(shape))

@@ -263,6 +263,7 @@ def test_without_ids_the_parent_is_the_shortest_row_that_fits(rows: list[TimingR
     assert TimingTree(rows).parents == [slow_parent(rows, child) for child in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-035")
 @pytest.mark.parametrize("ids", [True, False])
 def test_ten_thousand_children_of_one_stage_find_their_parent_quickly(tmp_path: Path, ids: bool) -> None:

@@ -10,12 +10,14 @@ READY := $(VENV)/.ready
 CACHE := .cache
 UV := $(CACHE)/uv/bin/uv
 
+# Tests start hundreds of processes, and each would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_CACHE_DIR := $(CURDIR)/$(CACHE)/pip
 export UV_CACHE_DIR := $(CURDIR)/$(CACHE)/uv-cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oldest check lint bench format lock clean
+.PHONY: help setup demo test oldest check fast lint bench format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +52,10 @@ oldest: $(UV) ## run the whole suite with the oldest dependencies that pyproject
 	$(UV) pip install --quiet --python $(CACHE)/oldest --no-deps --no-build-isolation -e .
 	$(CACHE)/oldest/bin/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
-check: lint ## lint, types and the fast tests: what to run before a commit
+check: $(READY) ## lint, types and the fast tests, side by side: what to run before a commit
+	@$(MAKE) --no-print-directory -j 2 lint fast
+
+fast: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not integration" $(PYTEST_ARGS)
 
 lint: $(READY) ## ruff, mypy and pyright

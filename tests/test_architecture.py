@@ -4,6 +4,7 @@ Each rule is a function from a source tree to a list of sentences, so that it ca
 """
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -72,7 +73,12 @@ LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)[^)]*\)")
 
 def sources(package: Path) -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted(package.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"), str(path))
+        yield path, parsed(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def room_of_file(path: Path, package: Path) -> str:

@@ -69,6 +69,7 @@ def test_name_and_shape_decide_on_the_picture(stem: str, shape: tuple[int, ...],
 
 
 class TestDrawing:
+    @pytest.mark.slow
     @pytest.mark.contract("DL-080")
     def test_attention_is_averaged_over_layers_and_heads_and_coloured_from_zero(self) -> None:
         array = np.random.default_rng(1).random((2, 3, 4, 5)) + 1
@@ -208,6 +209,7 @@ class TestFile:
         assert len(results) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.contract("DL-183")
 def test_drawing_touches_no_pyplot_and_needs_no_display(tmp_path: Path) -> None:
     program = (

@@ -293,6 +293,7 @@ def test_every_kind_of_file_leaves_earlier_ones_alone(root: SafeRoot, tmp_path: 
         assert content(root, one) == before
 
 
+@pytest.mark.slow
 def test_the_thousandth_use_of_a_name_costs_no_more_than_the_second(root: SafeRoot) -> None:
     for n in range(1_000):
         store(root, "a", "x", f"{n}")

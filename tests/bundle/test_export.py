@@ -292,6 +292,7 @@ with spanfold.run("busy", dir=sys.argv[1]):
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_run_of_another_machine_that_never_ended_is_refused_unless_asked_for(tmp_path: Path) -> None:
     run_dir = runs.record_killed(tmp_path / "001", host="elsewhere-42")
     with pytest.raises(LockedError, match="recorded on host elsewhere-42, whose processes cannot be seen from here"):
@@ -304,6 +305,7 @@ def test_a_run_of_another_machine_that_never_ended_is_refused_unless_asked_for(t
     assert (tmp_path / "there.zst").read_bytes() == exported.path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_process_that_writes_on_after_its_run_was_sealed_spoils_no_bundle(tmp_path: Path) -> None:
     process = runs.record_outlived(tmp_path / "001")
     stop = threading.Event()
@@ -333,6 +335,7 @@ def test_a_process_that_writes_on_after_its_run_was_sealed_spoils_no_bundle(tmp_
         assert {finding.code for finding in verify(bundle.path).findings} == {"foreign"}
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-049")
 def test_the_files_of_all_processes_of_a_run_are_in_its_bundle(tmp_path: Path) -> None:
     run_dir = runs.record_with_children(tmp_path / "001")

@@ -112,6 +112,7 @@ def test_a_journal_that_is_gone_is_missed(bundle: Path) -> None:
     assert (finding.code, finding.entry) == ("missing", "run/journal")
 
 
+@pytest.mark.slow
 def test_one_of_several_journal_files_that_is_gone_is_missed(tmp_path: Path) -> None:
     bundle = export(runs.record_with_children(tmp_path / "001")).path
     gone = max(entry.member for entry in read_manifest(bundle).entries if entry.kind == "journal")

@@ -46,6 +46,7 @@ def test_into_writes_elsewhere_and_leaves_the_run_alone(spanfold: Spanfold, runs
     assert [line.split()[0] for line in answer.lines] == ["document", *DOCUMENTS]
 
 
+@pytest.mark.slow
 def test_follow_keeps_documents_up_to_date_until_the_run_ends(live: subprocess.Popen[bytes], tmp_path: Path) -> None:
     follower = subprocess.Popen(
         [sys.executable, "-m", "spanfold", "run", "fold", "live", "--follow", "--into", "view", "--json"],
@@ -65,6 +66,7 @@ def test_follow_keeps_documents_up_to_date_until_the_run_ends(live: subprocess.P
     assert contents(tmp_path / "view") == contents(tmp_path / "runs" / "live")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_following_and_another_call_goes_on(
     spanfold: Spanfold, live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

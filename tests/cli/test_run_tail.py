@@ -31,6 +31,7 @@ def read_until(process: subprocess.Popen[str], wanted: Callable[[str], bool]) ->
     raise AssertionError(f"the end came first, after {lines}")
 
 
+@pytest.mark.slow
 def test_a_live_run_is_followed_to_its_end(live: subprocess.Popen[bytes], tmp_path: Path) -> None:
     follower = follow("live", cwd=tmp_path)
     before = read_until(follower, lambda line: "agent helper" in line)
@@ -51,6 +52,7 @@ def test_a_live_run_is_followed_to_its_end(live: subprocess.Popen[bytes], tmp_pa
     ]
 
 
+@pytest.mark.slow
 def test_objects_arrive_one_a_line_while_the_run_goes_on(live: subprocess.Popen[bytes], tmp_path: Path) -> None:
     follower = follow("live", "--json", "--from-start", "--all", cwd=tmp_path)
     # The last record before the program waits is the start of the model call: it is here while the run goes on.
@@ -77,6 +79,7 @@ def test_a_run_that_ended_is_told_and_left(spanfold: Spanfold, runs: Path) -> No
     assert [item["kind"] for item in items] == ["stage", "run", ""]
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_dies_meanwhile_ends_as_interrupted(live: subprocess.Popen[bytes], tmp_path: Path) -> None:
     follower = follow("live", cwd=tmp_path)
     read_until(follower, lambda line: "agent helper" in line)

@@ -106,6 +106,7 @@ def test_what_was_acknowledged_is_never_sent_again(receiver, tmp_path):
     assert len(receiver.spans) == 6
 
 
+@pytest.mark.slow
 def test_a_torn_acknowledgement_resends_only_its_batch(receiver, tmp_path):
     run_dir = unsent(tmp_path / "run", 600)  # two requests
     deliver_run(run_dir, destination_of(receiver))
@@ -171,6 +172,7 @@ def test_a_partial_success_counts_what_was_rejected_and_is_not_sent_again(receiv
     assert deliver_run(run_dir, destination_of(receiver, protocol=protocol)).sent == 0
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-031")
 def test_requests_are_split_by_encoded_size(tmp_path):
     spanfold.configure(otlp=False)

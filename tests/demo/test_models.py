@@ -35,6 +35,7 @@ def test_a_model_learns_gives_probabilities_and_is_the_same_each_time(digits, re
     assert np.array_equal(answers, fit(recipe, digits.train).predict_proba(digits.test.images))
 
 
+@pytest.mark.slow
 def test_experts_change_only_what_the_model_doubts_and_only_to_its_second_choice(digits):
     alone = fit(Recipe(), digits.train).predict_proba(digits.test.images)
     advised = fit(Recipe(experts=True), digits.train).predict_proba(digits.test.images)
@@ -72,6 +73,7 @@ def test_saliency_is_the_same_one_by_one_and_batched_and_zero_where_there_is_no_
         assert np.abs(batched).max() > 0
 
 
+@pytest.mark.slow
 def test_signals_are_one_finite_number_per_case_and_do_not_see_the_true_label(digits):
     cases = digits.explore
     answers = fit(Recipe(), digits.train).predict_proba(cases.images)

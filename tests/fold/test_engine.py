@@ -103,6 +103,7 @@ def test_a_slow_rewrite_is_followed_by_a_rest_of_ten_times_its_length(run_dir: P
     assert clock.now - begin > 0.9
 
 
+@pytest.mark.slow
 def test_records_written_to_the_journal_while_it_is_read_do_not_keep_the_call_from_returning(
     run_dir: Path, journal: JournalFile
 ) -> None:

@@ -192,6 +192,7 @@ def assert_sequence(found: dict[str, bytes]) -> None:
     assert sorted(numbers) == list(range(1, len(numbers) + 1))
 
 
+@pytest.mark.slow
 @given(steps)
 def test_a_fold_of_one_process_that_was_disturbed_leaves_the_bytes_of_a_fold_from_nothing(script: list[Step]) -> None:
     # With one file nothing is folded again at the end: what was folded step by step must be right by itself.
@@ -230,6 +231,7 @@ def test_so_does_one_of_a_long_run(seed: int, several: bool) -> None:
         play(Path(folder), script)
 
 
+@pytest.mark.slow
 @given(st.lists(lines, max_size=15))
 def test_folding_over_documents_that_are_there_changes_nothing(script: list[Step]) -> None:
     def fold(folder: Path) -> dict[str, bytes]:
@@ -239,6 +241,7 @@ def test_folding_over_documents_that_are_there_changes_nothing(script: list[Step
     _with_journal(script, lambda folder: _equal(fold(folder), fold(folder)))
 
 
+@pytest.mark.slow
 @given(st.lists(lines, min_size=1, max_size=15))
 def test_the_name_and_place_of_the_run_directory_are_in_no_document(script: list[Step]) -> None:
     def fold(folder: Path) -> None:

@@ -290,6 +290,7 @@ def test_the_content_policy_of_a_run_holds_in_its_workers(
         assert {s.attributes["spanfold.content"] for s in spans(where, "chat m")} == {"local"}
 
 
+@pytest.mark.slow
 def test_a_subprocess_joins_with_the_environment_made_for_it(where: Path) -> None:
     script = """
 import sys, spanfold

@@ -64,6 +64,7 @@ print(opened.stats.held, opened.losses)
         assert json.loads((disk / "run" / "run.json").read_text())["run"]["status"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-051")
 @pytest.mark.parametrize("when", ["flush", "another run", "exit"])
 def test_a_run_that_ended_on_a_full_disk_is_finished_when_there_is_room(tmp_path: Path, when: str) -> None:

@@ -277,6 +277,7 @@ if __name__ == "__main__":
     assert sum(s["name"] == "task" for s in raw.spans(tmp_path / "run")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-039")
 def test_a_pool_whose_workers_wait_is_ended_at_once(tmp_path: Path) -> None:
     program = """
@@ -291,6 +292,7 @@ def test_a_pool_whose_workers_wait_is_ended_at_once(tmp_path: Path) -> None:
     assert ended.status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-017")
 def test_a_child_started_with_child_env_joins_the_run_under_the_span_that_started_it(tmp_path: Path) -> None:
     child = "import spanfold, sys\nwith spanfold.stage('child'): spanfold.score('s', 1)\nprint(spanfold.current_run())"

@@ -184,6 +184,7 @@ def everywhere(
     return Path(out[-1]), (ended.out + ended.err).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-061", "C-062", "C-064", "C-066")
 def test_no_secret_stands_in_any_byte_or_name_of_a_run_or_of_what_we_log(tmp_path: Path) -> None:
     secrets = Secrets()
@@ -227,6 +228,7 @@ trace.set_tracer_provider(provider)
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-064", "C-058")
 def test_no_secret_reaches_the_processors_of_the_host_or_comes_in_with_its_spans(tmp_path: Path) -> None:
     secrets = Secrets()

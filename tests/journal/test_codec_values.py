@@ -228,6 +228,7 @@ def test_a_wide_value_of_unusual_types_is_cut_at_the_stated_number_of_values() -
     assert tree["<more>"] == 1_000_000 - (len(tree) - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-022")
 def test_children_shared_so_often_that_the_tree_would_fill_the_memory_are_cut() -> None:
     doubled: Any = "x"

@@ -158,6 +158,7 @@ def test_a_journal_cut_at_any_byte_reads_as_a_prefix(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-038")
 def test_a_record_glued_to_a_torn_one_is_read_and_the_torn_one_reported(tmp_path: Path) -> None:
     first, second, third = a_span(1), a_span(2), a_span(3)
@@ -352,6 +353,7 @@ def test_every_repeated_span_is_found_whatever_the_ids(some: list[int], often: l
     assert added == [number not in numbers[:index] for index, number in enumerate(numbers)]
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-049")
 def test_a_thousand_files_are_merged_with_few_descriptors(tmp_path: Path) -> None:
     for number in range(1000):

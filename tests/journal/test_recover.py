@@ -382,6 +382,7 @@ def with_other_byte(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"just so", b"just sO", 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -418,6 +419,7 @@ def test_a_sealed_run_that_lost_something_is_not_sealed_again(tmp_path: Path, da
     assert verify_journal(tmp_path / "run") == verdict
 
 
+@pytest.mark.slow
 def test_a_recovery_that_was_cut_is_not_done_again(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(RECORDING, str(run_dir))
@@ -443,6 +445,7 @@ def test_without_documents_a_seal_that_is_missing_is_taken_for_one_that_was_not_
     assert recover_run(tmp_path / "run").sealed
 
 
+@pytest.mark.slow
 def test_the_number_of_lines_is_that_of_the_lines_that_are_there(tmp_path: Path) -> None:
     owner, child = ended_run(tmp_path / "run", "child")
     whole = verify_journal(tmp_path / "run").n_lines

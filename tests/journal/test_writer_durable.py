@@ -76,6 +76,7 @@ def test_threads_that_wait_for_the_device_at_once_share_a_flush(tmp_path: Path) 
     assert sorted(numbers(tmp_path)) == list(range(81))
 
 
+@pytest.mark.slow
 def test_a_sync_outlives_the_descriptor_that_others_need(tmp_path: Path) -> None:
     journal = opened(tmp_path, durable=True)
     over = threading.Event()

@@ -105,6 +105,7 @@ def test_an_exception_between_any_two_instructions_loses_no_record_doubles_none_
     assert place > 100
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 200), min_size=2, max_size=6))
 @pytest.mark.case("C-037")
 def test_exceptions_that_interrupt_each_other_break_no_chain_and_lock_nobody_out(

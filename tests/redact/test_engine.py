@@ -113,6 +113,7 @@ def test_nothing_is_read_from_the_environment() -> None:
     assert Redactor().redact(value) == value
 
 
+@pytest.mark.slow
 def test_threads_register_and_redact_at_once() -> None:
     redactor = Redactor()
     start = threading.Barrier(4)
@@ -130,6 +131,7 @@ def test_threads_register_and_redact_at_once() -> None:
         assert list(pool.map(work, range(4))) == [10] * 4
 
 
+@pytest.mark.slow
 def test_a_forked_child_redacts_while_the_parent_searches_in_other_threads() -> None:
     redactor = Redactor()
     redactor.register_literal("open-sesame-1")

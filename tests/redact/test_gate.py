@@ -173,6 +173,7 @@ def test_a_redact_setting_of_another_type_is_refused() -> None:
         Gate(Redactor(), "yes")  # type: ignore[arg-type]  # what a caller may get wrong
 
 
+@pytest.mark.slow
 def test_a_value_of_any_depth_is_scrubbed() -> None:
     deep: Any = "MY_TOKEN=abc"
     for _ in range(50_000):

@@ -28,6 +28,7 @@ def knowing(*literals: str) -> Redactor:
     return redactor
 
 
+@pytest.mark.slow
 @pytest.mark.contract("AI-111")
 @given(value=values)
 def test_a_literal_is_found_in_every_spelling(value: str) -> None:
@@ -49,6 +50,7 @@ def test_a_literal_is_found_in_every_spelling(value: str) -> None:
         assert redactor.redact(f"<{spelling}>") == f"<{L}>"
 
 
+@pytest.mark.slow
 @given(value=values, before=st.binary(max_size=5), after=st.binary(max_size=5))
 def test_a_literal_inside_a_longer_base64_text_is_found(value: str, before: bytes, after: bytes) -> None:
     encoded = base64.b64encode(before + value.encode() + after).decode()
@@ -125,6 +127,7 @@ def test_literals_with_lone_surrogates_and_line_ends_can_be_registered() -> None
     assert redactor.redact("x abc\udc80defgh") == f"x {L}"
 
 
+@pytest.mark.slow
 def test_more_literals_than_the_automaton_can_hold_are_still_found() -> None:
     redactor = knowing("".join(f"{number:x}-" for number in range(400_000)), "open-sesame-1")
 

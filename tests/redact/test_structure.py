@@ -120,6 +120,7 @@ def test_odd_values_become_json() -> None:
     assert json.loads(json.dumps(redacted)) == redacted
 
 
+@pytest.mark.slow
 def test_depth_cycles_and_size_are_bounded() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100_000):

@@ -317,6 +317,7 @@ def test_the_same_comparison_gives_the_same_json(tmp_path: Path) -> None:
 SECONDS = st.lists(st.integers(1, 10**7).map(lambda us: us / 1e6), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(a=SECONDS, b=SECONDS)
 def test_turning_the_sides_around_turns_the_ratio_around(a: list[float], b: list[float]) -> None:
     there, back = compare(read_of(a), read_of(b)).stages[0], compare(read_of(b), read_of(a)).stages[0]
@@ -328,6 +329,7 @@ def test_turning_the_sides_around_turns_the_ratio_around(a: list[float], b: list
     assert (there.a, there.b) == (back.b, back.a)
 
 
+@pytest.mark.slow
 @given(a=SECONDS, b=SECONDS, factor=st.integers(2, 1000))
 def test_the_unit_of_time_does_not_matter(a: list[float], b: list[float], factor: int) -> None:
     plain = compare(read_of(a), read_of(b)).stages[0]

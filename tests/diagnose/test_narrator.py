@@ -67,17 +67,21 @@ EVENTS: list[tuple[str, str, dict[str, Any], str]] = [
         "M5",
         "fix",
         FIX,
-        "M5  intervene   ····· L0 n  ✓ +0.123 (n_fixed=2, n_broken=n/a)\n"
-        "M5  intervene   ····· ? ?  ✗ -0.500 (n_fixed=n/a, n_broken=n/a)\n"
-        "M5  intervene   ····· ? ?  ✗ ? (n_fixed=n/a, n_broken=n/a)\n"
-        "M5  intervene   ····· best: n Δ=+0.100 (n_fixed=2, n_broken=0)\n",
+        (
+            "M5  intervene   ····· L0 n  ✓ +0.123 (n_fixed=2, n_broken=n/a)\n"
+            "M5  intervene   ····· ? ?  ✗ -0.500 (n_fixed=n/a, n_broken=n/a)\n"
+            "M5  intervene   ····· ? ?  ✗ ? (n_fixed=n/a, n_broken=n/a)\n"
+            "M5  intervene   ····· best: n Δ=+0.100 (n_fixed=2, n_broken=0)\n"
+        ),
     ),
     (
         "M5",
         "fix",
         {"attempted": [{}], "best": {}},
-        "M5  intervene   ····· ? ?  ✗ ? (n_fixed=n/a, n_broken=n/a)\n"
-        "M5  intervene   ····· 1 candidate(s) tried — none selected\n",
+        (
+            "M5  intervene   ····· ? ?  ✗ ? (n_fixed=n/a, n_broken=n/a)\n"
+            "M5  intervene   ····· 1 candidate(s) tried — none selected\n"
+        ),
     ),
     ("M1", "model_calls", {"cycle": 0}, ""),
     ("M5", "stage_skipped", {"cycle": -1}, ""),

@@ -1,6 +1,9 @@
 """The law of the pre-filter: what a rule would change, the automaton suspects, however the text is escaped."""
 
 import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -22,6 +25,74 @@ def knowing(*literals: str, patterns: bool = True) -> Redactor:
 
 ALL = knowing(NASTY)
 LITERALS_ONLY = knowing(NASTY, patterns=False)
+
+
+def with_hyperscan(redactor: Redactor) -> Redactor:
+    pytest.importorskip("hyperscan", reason='needs Hyperscan: pip install "spanfold[fast]"')
+    assert redactor.accelerate()
+    return redactor
+
+
+@pytest.fixture(scope="module")
+def fast() -> Redactor:
+    return with_hyperscan(knowing(NASTY))
+
+
+@pytest.fixture(scope="module")
+def fast_literals_only() -> Redactor:
+    return with_hyperscan(knowing(NASTY, patterns=False))
+
+
+@given(text=texts(st.just(NASTY)))
+@example(text="")
+@example(text="line one\nsk-" + "a1" * 12)
+def test_hyperscan_suspects_what_re2_suspects(fast: Redactor, fast_literals_only: Redactor, text: str) -> None:
+    for form in escaped(text):
+        assert fast.suspects(form) == ALL.suspects(form)
+        assert fast_literals_only.suspects(form) == LITERALS_ONLY.suspects(form)
+
+
+@given(data=st.binary(max_size=400))
+def test_hyperscan_suspects_what_re2_suspects_of_any_bytes(fast: Redactor, data: bytes) -> None:
+    assert fast.suspects(data) == ALL.suspects(data)
+
+
+def test_a_literal_registered_after_hyperscan_was_built_is_suspect() -> None:
+    redactor = with_hyperscan(Redactor())
+    assert not redactor.suspects(b"we say open sesame here")
+
+    redactor.register_literal("open sesame")
+
+    assert redactor.suspects(b"we say open sesame here")
+    assert with_hyperscan(redactor).suspects(b"we say open sesame here")
+
+
+def test_threads_that_share_hyperscan_get_right_answers(fast: Redactor) -> None:
+    clean, dirty = b"nothing to see here " * 20_000, b"nothing to see here " * 20_000 + b"MY_TOKEN=abc123"
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(fast.suspects, [clean, dirty] * 100))
+
+    assert answers == [False, True] * 100
+
+
+def test_a_process_that_records_much_gets_hyperscan_by_itself() -> None:
+    pytest.importorskip("hyperscan", reason='needs Hyperscan: pip install "spanfold[fast]"')
+    program = """
+import threading
+from spanfold.redact import Redactor
+redactor = Redactor()
+for _ in range(5):
+    redactor.suspects(b"x" * 1_000_000)
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+import sys
+print("hyperscan" in sys.modules, redactor.suspects(b"nothing"), redactor.suspects(b"MY_TOKEN=abc123"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout.split() == ["True", "False", "True"]
 
 
 @given(text=texts(st.just(NASTY)))

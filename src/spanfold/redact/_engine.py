@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from spanfold.redact import _names, _prefilter, _structure
+from spanfold.redact import _accelerator, _names, _prefilter, _structure
 from spanfold.redact._assignments import redact_assignments, redact_pairs
 from spanfold.redact._blocks import redact_blocks
 from spanfold.redact._commands import redact_commands
@@ -30,6 +30,9 @@ _SMALL_PIECE: Final = 2 * 1024
 """Characters of whole lines to which the rules are confined when it finds something."""
 
 _MOST_PASSES: Final = 8
+
+_BYTES_BEFORE_FAST: Final = 4_000_000
+"""What a process looks at before the faster automaton is worth building."""
 
 
 class Redactor:
@@ -51,6 +54,8 @@ class Redactor:
         self._matcher: _prefilter.Matcher
         self._anchor: Any = None
         self._built_for: tuple[str, ...] | None = None
+        self._fast: _accelerator.Scan | None = None
+        self._bytes_to_fast = _BYTES_BEFORE_FAST
         # Held while the automaton is built, so that it is built once. Re-entrant: a signal handler may record something.
         self._lock = threading.RLock()
         _redactors.add(self)
@@ -63,7 +68,33 @@ class Redactor:
         """
         if self._built_for is not self._literals.spellings:
             self._build()
+        fast = self._fast
+        if fast is not None:
+            try:
+                fast.search(data, _accelerator.halt)
+            except fast.found:
+                pass
+            else:
+                return False
+        elif self._bytes_to_fast > 0:
+            self._bytes_to_fast -= len(data)
+            if self._bytes_to_fast <= 0:
+                _accelerator.in_background(self.accelerate)
         return self._matcher(self._anchor, data, 0, len(data))[0][0] >= 0
+
+    def accelerate(self) -> bool:
+        """Build the faster automaton now, where Hyperscan is installed; tell whether it is in use.
+
+        Otherwise a process builds it in the background once it has looked at a few megabytes.
+        """
+        self._build()
+        spellings = self._built_for
+        assert spellings is not None
+        fast = _accelerator.compile_scan(_prefilter.probes(patterns=self.patterns), escaped_forms(spellings))
+        with self._lock:
+            if self._built_for is spellings:  # else a literal was registered meanwhile, which it does not know
+                self._fast = fast
+        return self._fast is not None
 
     def redact(self, text: object) -> str:
         """Return `text` with every recognised secret replaced; the same object when there is none.
@@ -122,8 +153,9 @@ class Redactor:
         the automaton is built anew, and the parent's is kept from being destroyed.
         """
         if self._built_for is not None:
-            _of_parents.append(self._matcher)
-        self._built_for = None
+            _of_parents.append((self._matcher, self._fast))
+        self._built_for = self._fast = None
+        self._bytes_to_fast = _BYTES_BEFORE_FAST
         self._lock = threading.RLock()
         self._literals.after_fork()
 
@@ -133,6 +165,7 @@ class Redactor:
             if self._built_for is spellings:
                 return
             probes = _prefilter.probes(patterns=self.patterns)
+            self._fast, self._bytes_to_fast = None, _BYTES_BEFORE_FAST
             self._matcher, self._anchor = _prefilter.compile_matcher(probes, escaped_forms(spellings))
             self._built_for = spellings
 

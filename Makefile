@@ -1,4 +1,4 @@
-# Everything here needs only Python 3.11 or newer and make. `make` alone lists the targets.
+# Everything here needs only Python 3.11 or newer and make; `make services` alone needs Go. `make` lists the targets.
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -17,7 +17,7 @@ export PIP_CACHE_DIR := $(CURDIR)/$(CACHE)/pip
 export UV_CACHE_DIR := $(CURDIR)/$(CACHE)/uv-cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oldest check fast lint bench format lock clean
+.PHONY: help setup demo test oldest services check fast lint bench format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ oldest: $(UV) ## run the whole suite with the oldest dependencies that pyproject
 	$(UV) pip install --quiet --python $(CACHE)/oldest --no-deps --no-build-isolation -e .
 	$(CACHE)/oldest/bin/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
+# The tests of tests/services run when these are there, and say what is missing when they are not.
+services: ## get the collector and Jaeger that tests/services needs: from PATH, or built with Go 1.26, once
+	collector/services.sh
+
 check: $(READY) ## lint, types and the fast tests, side by side: what to run before a commit
 	@$(MAKE) --no-print-directory -j 2 lint fast
 
@@ -64,7 +68,7 @@ lint: $(READY) ## ruff, mypy and pyright
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-bench: $(READY) ## measure the cost of a traced call and the journal's throughput
+bench: $(READY) ## measure the cost of a traced call, the journal's throughput and delivery
 	$(BIN)/python -m bench
 
 format: $(READY) ## let ruff fix and format the code

@@ -146,12 +146,12 @@ def _keep(root: SafeRoot, label: str, chunks: Chunks) -> StoredMedia:
     path = f"{_FOLDER}/{digest[:16]}_{file_name(label)}"
     if not holds(root, path, digest, size):
         root.ensure_dir(_FOLDER)
-        root.replace_atomic(path, _verified(chunks, digest), durable=root.durable)
+        root.replace_atomic(path, verified(chunks, digest), durable=root.durable)
     media_type = MEDIA_TYPES.get(os.path.splitext(label)[1].lower(), "application/octet-stream")
     return StoredMedia(label, path, media_type, digest, size)
 
 
-def _verified(chunks: Chunks, digest: str) -> Iterator[bytes]:
+def verified(chunks: Chunks, digest: str) -> Iterator[bytes]:
     """Yield the bytes again, and fail before the file appears if they are not what the name says."""
     seen = hashlib.sha256()
     for chunk in chunks():

@@ -106,7 +106,7 @@ def store_bytes(root: SafeRoot, folder: str, name: str, data: bytes, *, scrub: S
     suffix = sniffed_suffix(data)
     if suffix:
         return _placed(root, folder, name, suffix, data, "media", MEDIA_TYPES[suffix], lambda: (data,))
-    clean = _scrubbed(data, scrub)
+    clean = scrubbed(data, scrub)
     return _placed(root, folder, name, ".bin", data, "bytes", "application/octet-stream", lambda: (clean,))
 
 
@@ -200,7 +200,7 @@ def _store_file(root: SafeRoot, folder: str, name: str, source: "os.PathLike[str
             return _placed(
                 root, folder, name, suffix, source, "file", media_type, lambda: read_chunks(file, MAX_MEDIA_BYTES)
             )
-        data = _scrubbed(b"".join(read_chunks(file, MAX_SCRUBBED_BYTES)), scrub)
+        data = scrubbed(b"".join(read_chunks(file, MAX_SCRUBBED_BYTES)), scrub)
     return _placed(root, folder, name, suffix, source, "file", "application/octet-stream", lambda: (data,))
 
 
@@ -234,7 +234,7 @@ def _placed(
     )
 
 
-def _scrubbed(data: bytes, scrub: Scrub) -> bytes:
+def scrubbed(data: bytes, scrub: Scrub) -> bytes:
     """Scrub bytes as the text they are; as Latin-1, which loses no byte, when they are no UTF-8."""
     try:
         text, encoding = data.decode(), "utf-8"

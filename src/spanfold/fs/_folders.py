@@ -88,6 +88,10 @@ class Folder(ABC):
         """Return the status of an entry; a link is not followed."""
 
     @abstractmethod
+    def read_link(self, name: str) -> str:
+        """Return what a link says; it is not followed."""
+
+    @abstractmethod
     def replace(self, source: str, target: str) -> None:
         """Rename over whatever `target` is, unless it is a directory."""
 
@@ -190,6 +194,9 @@ class DescriptorFolder(Folder):
         except OSError as error:
             raise OSError(error.errno, error.strerror, f"{self.label}/{name}") from None
 
+    def read_link(self, name: str) -> str:
+        return os.readlink(name, dir_fd=self._fd)
+
     def replace(self, source: str, target: str) -> None:
         try:
             os.replace(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
@@ -275,6 +282,9 @@ class PathFolder(Folder):
 
     def lstat(self, name: str) -> os.stat_result:
         return os.lstat(self._path(name))
+
+    def read_link(self, name: str) -> str:
+        return os.readlink(self._path(name))
 
     def replace(self, source: str, target: str) -> None:
         old, new = self._path(source), self._path(target)

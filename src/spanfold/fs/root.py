@@ -259,6 +259,16 @@ class SafeRoot:
         with self._at(tuple(above)) as folder:
             return folder.lstat(name)
 
+    def read_link(self, rel: str) -> str:
+        """Return what a link says, without following it.
+
+        Raises:
+            OSError: It is no link, or missing.
+        """
+        *above, name = split_relative(rel)
+        with self._at(tuple(above)) as folder:
+            return folder.read_link(name)
+
     def open_read(self, rel: str) -> BufferedReader:
         """Open a regular file for reading.
 

@@ -68,19 +68,13 @@ class AppendHandle:
 
     def add(self, data: bytes) -> None:
         """Write `data` at the end of the file, like `append`, for an owner that knows where that is."""
+        # The hot path of every recorded span: one system call and nothing else.
         if self._limit is not None:
             self._require_within_limit(self.size)
-        if self._tail_unknown:
-            self._write(b"\n" + data if self._is_torn() else data)
-            self._tail_unknown = False
-        else:
-            self._write(data)
-
-    def _write(self, data: bytes) -> None:
-        # The hot path of every recorded span: one system call and nothing else.
-        fd = self._fd
+        if self._tail_unknown and self._is_torn():
+            data = b"\n" + data
         try:
-            written = os.write(fd, data)
+            written = os.write(self._fd, data)
             if written != len(data):
                 self._write_rest(memoryview(data), written)
         except BaseException as error:
@@ -88,6 +82,7 @@ class AppendHandle:
             self._tail_unknown = self._mend_tail
             name_file(error, self._label)
             raise
+        self._tail_unknown = False
 
     def _write_rest(self, data: memoryview, written: int) -> None:
         """Write what a short write left over, or take back what it wrote."""

@@ -23,10 +23,12 @@ from spanfold.instrument._api import (
 )
 from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losses
+from spanfold.instrument._host import git_commit
+from spanfold.instrument._kinds import AgentSpan, ModelCallSpan, ToolSpan
 from spanfold.instrument._process import child_env, traced_executor
 from spanfold.instrument._provider import SpanfoldTracerProvider
-from spanfold.instrument._run import CONTROL, Run
-from spanfold.instrument._span import AgentSpan, ModelCallSpan, RecordedSpan, ToolSpan
+from spanfold.instrument._run import CONTROL, Run, RunPlace
+from spanfold.instrument._span import RecordedSpan
 from spanfold.instrument._state import Connector, RunHooks, state, version
 from spanfold.instrument._traced import traced
 
@@ -39,6 +41,7 @@ __all__ = [
     "RecordedSpan",
     "Run",
     "RunHooks",
+    "RunPlace",
     "SpanfoldTracerProvider",
     "ToolSpan",
     "agent",
@@ -49,6 +52,7 @@ __all__ = [
     "current_run",
     "event",
     "flush",
+    "git_commit",
     "losses",
     "model_call",
     "run",

@@ -19,27 +19,22 @@ from spanfold import names
 from spanfold.fs import SafeRoot
 from spanfold.instrument import _process, _signals
 from spanfold.instrument._bridge import bridge
+from spanfold.instrument._context import SPAN_KEY, get_context
 from spanfold.instrument._guard import losing_only, losses, lost
-from spanfold.instrument._noop import NOOP, NoopSpan
-from spanfold.instrument._run import Run, finish_unfinished
-from spanfold.instrument._span import (
-    SPAN_KEY,
+from spanfold.instrument._kinds import (
     AgentSpan,
-    Anchor,
     ModelCallSpan,
-    RecordedSpan,
-    Stand,
     ToolSpan,
     agent_attributes,
-    as_number,
-    as_text,
-    get_context,
-    judged,
     model_attributes,
-    remember,
     tool_attributes,
 )
+from spanfold.instrument._near import Anchor, Stand
+from spanfold.instrument._noop import NOOP, NoopSpan
+from spanfold.instrument._run import Run, finish_unfinished
+from spanfold.instrument._span import RecordedSpan, remember
 from spanfold.instrument._state import state
+from spanfold.instrument._stored import as_number, as_text
 from spanfold.journal import AttributeValue, Fragment, field_key, store, to_tree
 from spanfold.routing import place
 from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
@@ -261,8 +256,8 @@ def _static(
     run: Any, key: tuple[Any, ...], name: str, attributes: Mapping[str, AttributeValue]
 ) -> tuple[str, Fragment]:
     """Return name and encoded attributes of the model calls, agents and tools of one name, for this run."""
-    memo, journal = run.memo, run.journal
-    return remember(memo, key, (name, judged(journal, journal.encoder.fragment(attributes))))
+    memo = run.memo
+    return remember(memo, key, (name, run.journal.encoder.fragment(attributes)))
 
 
 def is_idle() -> bool:
@@ -516,7 +511,7 @@ def _write_event(
         if note:
             notes[key] = note
     recording = near.run
-    body, sensitive = recording.journal.encoder.event(
+    body, is_clean = recording.journal.encoder.event(
         trace_id=recording.trace_hex,
         span_id=parent_id or near._id,  # pyright: ignore[reportPrivateUsage]  # same room
         name=name,
@@ -524,7 +519,7 @@ def _write_event(
         attributes={**placed, **attributes},
         notes=notes,
     )
-    recording.journal.event(body, not sensitive and recording.journal.passes(body))
+    recording.journal.event(body, is_clean)
     recording.recorded("event")
 
 

@@ -16,7 +16,8 @@ from opentelemetry.context import Context
 
 from spanfold import names
 from spanfold.instrument._guard import losing_only
-from spanfold.instrument._span import Anchor, RecordedSpan, Stand, UnrecordedId, fork_generation, id_of
+from spanfold.instrument._near import Anchor, Stand, UnrecordedId, id_of
+from spanfold.instrument._span import RecordedSpan, fork_generation
 from spanfold.instrument._state import state
 from spanfold.journal import AttributeValue, Journal, store
 
@@ -197,7 +198,7 @@ def _journal(run: Any, span: Any, origin: Origin) -> None:
     if origin.counted is None and isinstance(origin.anchor, RecordedSpan):
         origin.anchor.foreign_child(start, end)
     context, scope = span.get_span_context(), span.instrumentation_scope
-    body, sensitive = journal.encoder.span(
+    body, is_clean = journal.encoder.span(
         trace_id=f"{context.trace_id:032x}".encode(),
         span_id=_hex(context.span_id),
         parent_span_id=parent,
@@ -219,9 +220,7 @@ def _journal(run: Any, span: Any, origin: Origin) -> None:
         resource=span.resource.attributes,
         schema_url=(scope.schema_url or "") if scope else "",
     )
-    parts = [found for *_, found in (*events, *links) if found]
-    sensitive = sensitive or any(journal.encoder.fragment(found).sensitive for found in parts)
-    journal.span(body, not sensitive and journal.passes(body), frame)
+    journal.span(body, is_clean, frame)
     run.recorded("foreign")
 
 

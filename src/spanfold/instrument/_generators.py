@@ -23,8 +23,9 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from spanfold import names
+from spanfold.instrument._context import SPAN_KEY
 from spanfold.instrument._guard import losing_only, lost
-from spanfold.instrument._span import SPAN_KEY, RecordedSpan
+from spanfold.instrument._span import RecordedSpan
 from spanfold.journal import to_tree
 
 CAPTURE_NODES: Final = 1_000

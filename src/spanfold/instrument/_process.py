@@ -19,8 +19,9 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from spanfold import names
 from spanfold.instrument._bridge import bridge
+from spanfold.instrument._context import SPAN_KEY, get_context, set_context
 from spanfold.instrument._guard import losing_only, lost
-from spanfold.instrument._span import SPAN_KEY, Anchor, Stand, UnrecordedId, get_context, id_of, set_context
+from spanfold.instrument._near import Anchor, Stand, UnrecordedId, id_of
 from spanfold.instrument._state import state
 
 P = ParamSpec("P")

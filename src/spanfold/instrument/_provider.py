@@ -21,9 +21,11 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Tracer, TracerProvi
 from opentelemetry.util.types import Attributes
 
 from spanfold.instrument._api import Scope, current_parent, start_span
+from spanfold.instrument._context import get_context, set_context
 from spanfold.instrument._foreign import is_allowed
 from spanfold.instrument._guard import losing_only
-from spanfold.instrument._span import RecordedSpan, Stand, get_context, id_of, set_context
+from spanfold.instrument._near import Stand, id_of
+from spanfold.instrument._span import RecordedSpan
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from opentelemetry import trace
 
@@ -25,7 +25,8 @@ from spanfold.instrument import _ids, _signals
 from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._host import host_facts
-from spanfold.instrument._span import Anchor, OfThisProcess, RecordedSpan, fork_generation
+from spanfold.instrument._near import Anchor, OfThisProcess
+from spanfold.instrument._span import RecordedSpan, fork_generation
 from spanfold.instrument._state import RunHooks, process_resource, state, version
 from spanfold.journal import AttributeValue, Journal, Stats, combined_head, file_heads
 
@@ -46,6 +47,7 @@ def _judge_again() -> None:
     for recording in tuple(_recordings):
         # Replaced, not cleared: a verdict that another thread is just getting goes into the old one.
         recording.memo = {}
+        recording.journal.encoder.forget()
 
 
 state.redactor.on_registration(_judge_again)
@@ -57,7 +59,7 @@ class Recording(OfThisProcess):
     closed = False
     """Whether the run is over, so that nothing belongs to it any more."""
 
-    def __init__(self, folder: Path, trace_hex: bytes) -> None:
+    def __init__(self, folder: Path, trace_hex: bytes, journal_folder: Path | None = None) -> None:
         settings = state.ready()
         assert state.gate is not None
         self.dir = folder
@@ -68,7 +70,7 @@ class Recording(OfThisProcess):
         _recordings.add(self)
         self.hooks: RunHooks | None = None
         self.journal = Journal(
-            folder / JOURNAL_FOLDER,
+            journal_folder or folder / JOURNAL_FOLDER,
             gate=state.gate,
             resource=process_resource,
             durable=settings.durability == "machine",
@@ -121,6 +123,17 @@ CONTROL: Final = frozenset(
 """Kinds of record that are synced (with `durability="machine"`) and in their document when the call returns."""
 
 
+class RunPlace(NamedTuple):
+    """Where a run is recorded, when its recorder decides that itself and has taken the places."""
+
+    dir: Path
+    """The run directory, absolute."""
+    journal: Path
+    """The journal folder, which may stand elsewhere."""
+    trace_hex: bytes
+    """Trace id, 32 hex digits."""
+
+
 class Run(Recording):
     """One run. A context manager: the root span is current inside, the run is sealed at the end.
 
@@ -130,17 +143,22 @@ class Run(Recording):
         trace_id: 32 hex digits, the trace in Jaeger or Langfuse.
     """
 
-    def __init__(self, name: str, folder: Path | None, fields: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, folder: Path | None, fields: Mapping[str, Any], *, place: RunPlace | None = None
+    ) -> None:
         from spanfold.instrument._process import env_parent
 
-        inherited = env_parent()
+        inherited = env_parent() if place is None else None
         if inherited is not None and not state.claim(inherited.trace_hex):
             inherited = None  # one open run for each trace: records are sorted into runs by it
-        durable = state.ready().durability == "machine"
-        super().__init__(
-            _claim(folder or _default_folder(name), durable=durable),
-            inherited.trace_hex if inherited else _ids.trace_id(),
-        )
+        if place is None:
+            durable = state.ready().durability == "machine"
+            super().__init__(
+                _claim(folder or _default_folder(name), durable=durable),
+                inherited.trace_hex if inherited else _ids.trace_id(),
+            )
+        else:
+            super().__init__(place.dir, place.trace_hex, place.journal)
         self.name = name
         # Whoever closes second waits until it is done; re-entrant for a signal handler in the middle of it.
         self._closing = threading.RLock()

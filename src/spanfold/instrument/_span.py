@@ -7,66 +7,41 @@ counted (`_guard`). Mutable values are encoded when they are set, so changing
 them later changes nothing, and nothing of the host is kept after the end.
 """
 
-import decimal
-import fractions
-import math
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, NoReturn, Protocol, Self, TypeVar, cast
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags, TraceState
 
 from spanfold import names
 from spanfold.instrument import _ids
+from spanfold.instrument._context import SPAN_KEY, get_context, set_context
 from spanfold.instrument._exceptions import Trail, ending, exception_event, is_same, message, trail
 from spanfold.instrument._guard import losing_only, lost
+from spanfold.instrument._near import Anchor, OfThisProcess, Recorder, UnrecordedId
+from spanfold.instrument._own_time import OwnTime
+from spanfold.instrument._stored import as_text, attribute_key, stored_attributes
 from spanfold.journal import (
     EMPTY,
     AttributeValue,
     Fragment,
     Frame,
-    Journal,
     JsonText,
     Place,
     dump,
     encode_messages,
-    field_key,
-    load,
     store,
     to_json,
     to_tree,
 )
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-_MAX_PERIODS: Final = 512
 _INT64: Final = 1 << 63
-SPAN_KEY: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
-"""Where the OpenTelemetry context keeps the current span, learned from the API itself."""
 _perf = time.perf_counter_ns
-
-
-def _context_access() -> tuple[Callable[[], Context], Callable[[Context], object]]:
-    """Return how to read and set the current OpenTelemetry context.
-
-    The API's default keeps it in a context variable; going straight to that
-    saves four Python calls each time. Any other implementation is asked
-    through the API.
-    """
-    variable = getattr(getattr(otel_context, "_RUNTIME_CONTEXT", None), "_current_context", None)
-    if isinstance(variable, ContextVar):
-        return cast("ContextVar[Context]", variable).get, cast("ContextVar[Context]", variable).set
-    return otel_context.get_current, otel_context.attach
-
-
-get_context, set_context = _context_access()
 
 
 class _Fork:
@@ -75,9 +50,7 @@ class _Fork:
     generation = 0
 
     def forked(self) -> None:
-        global _children
         self.generation += 1
-        _children = threading.RLock()
 
 
 _fork = _Fork()
@@ -90,30 +63,7 @@ def fork_generation() -> int:
     return _fork.generation
 
 
-def as_text(value: Any) -> str:
-    """Return a name, whatever it was given as: text as it is, a member of a text enum by its value, else JSON text."""
-    if type(value) is str:
-        return value
-    tree, _ = to_tree(value, max_nodes=100, max_text=4_096)
-    return tree if type(tree) is str else dump(tree)
-
-
-def stored_attributes(attributes: Mapping[str, Any] | None) -> tuple[dict[str, AttributeValue], dict[str, str]]:
-    """Return attributes of the OpenTelemetry API as they are recorded, and notes; what is no mapping is lost."""
-    stored: dict[str, AttributeValue] = {}
-    notes: dict[str, str] = {}
-    if attributes:
-        with losing_only("attribute values"):
-            for given, value in attributes.items():
-                key = as_text(given)
-                stored[key], note = store(value)
-                if note:
-                    notes[key] = note
-    return stored, notes
-
-
 _T = TypeVar("_T")
-_WITH_PARENT: Final = b'%%b,{"key":"%b","value":{"stringValue":"%%b"}}' % names.SPAN_PARENT.encode()
 
 
 def remember(memo: dict[Any, Any], key: tuple[Any, ...], value: _T) -> _T:
@@ -130,175 +80,19 @@ def remember(memo: dict[Any, Any], key: tuple[Any, ...], value: _T) -> _T:
     return value
 
 
-def _merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the union of intervals as intervals that do not overlap, in order."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return merged
+class Places(NamedTuple):
+    """Where spans of one name stand, encoded and judged."""
+
+    key: tuple[Any, ...]
+    """What it was made of: name, kind, OTLP kind, stage, cycle, depth, kind and name of the parent."""
+    start: bytes
+    """Structural attributes of the started event, without the parent."""
+    is_start_clean: bool
+    end: Place
+    """Of the span."""
 
 
-def _union(intervals: list[tuple[int, int]], low: int, high: int) -> int:
-    """Return the length of the union of intervals, clipped to [low, high]."""
-    covered, frontier = 0, low
-    for start, end in sorted(intervals):
-        start, end = max(start, frontier), min(end, high)
-        if start < end:
-            covered, frontier = covered + end - start, end
-    return covered
-
-
-_field_keys: dict[str, str] = {}
-
-
-def _key(name: str) -> str:
-    key = _field_keys.get(name)
-    if key is None:
-        key = field_key(name)
-        if len(_field_keys) < 4096 and len(name) <= 256:
-            _field_keys[name] = key
-    return key
-
-
-def judged(journal: Journal, fragment: Fragment) -> Fragment:
-    """Return a fragment that knows whether it passes the gate."""
-    return fragment._replace(is_clean=not fragment.sensitive and journal.passes(fragment.data))
-
-
-class Recorder(Protocol):
-    """What a span needs of its run."""
-
-    @property
-    def journal(self) -> Journal:
-        """Where its records go."""
-        ...
-
-    @property
-    def memo(self) -> dict[Any, Any]:
-        """Encoded parts of records the run has made, with the verdict of the gate; they come again and again."""
-        ...
-
-    @property
-    def dir(self) -> Path:
-        """The run directory."""
-        ...
-
-    @property
-    def trace_hex(self) -> bytes:
-        """Trace id of the run, 32 hex digits."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether the run is over."""
-        ...
-
-    @property
-    def content(self) -> str:
-        """Content policy: none, local or all."""
-        ...
-
-    @property
-    def open_spans(self) -> dict[bytes, "RecordedSpan"]:
-        """Spans that are current somewhere, by id: what a signal has to end."""
-        ...
-
-    def recorded(self, kind: str) -> None:
-        """Told after each line: documents may be due."""
-        ...
-
-    @property
-    def is_mirrored(self) -> bool:
-        """Whether the host has a provider that is shown our spans."""
-        ...
-
-    def mirror_end(self, span: "RecordedSpan", end_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
-        """Show an ended span to the host's provider, if it has one."""
-        ...
-
-
-class Anchor:
-    """What a span needs of the span around it; stands in for one of another process."""
-
-    kind = "run"
-    name = ""
-    depth = 0
-    token = ""
-    parent = None
-    ended = False
-
-    def __init__(self, run: Recorder, span_id: bytes, stage: str | None, cycle: int | None) -> None:
-        self.run = run
-        self._id = span_id
-        self.stage = stage
-        self.cycle = cycle
-        self._seen_error: Trail | None = None
-
-    def below_a_span(self, depth: int, token: str) -> None:
-        """Stand in for a span that is not the root of its run.
-
-        Args:
-            depth: Its depth.
-            token: Stage name of its timing row.
-        """
-        self.kind, self.depth, self.name, self.token = "span", depth, token, token
-
-    def _child_started(self, mono: int) -> None:
-        """Time of children is counted by the process that recorded the span."""
-
-    def _child_ended(self, mono: int) -> None:
-        """Time of children is counted by the process that recorded the span."""
-
-    def _child_reported(self, start: int, end: int) -> None:
-        """Time of children is counted by the process that recorded the span."""
-
-
-class UnrecordedId(bytes):
-    """Id of a span that is a parent and not journaled, with the id of its nearest ancestor that is."""
-
-    recorded: bytes
-
-    def __new__(cls, span_id: bytes, recorded: bytes) -> Self:
-        made = super().__new__(cls, span_id)
-        made.recorded = recorded
-        return made
-
-
-def id_of(near: "RecordedSpan | Anchor") -> bytes:
-    """Return the id of a span or of its stand-in, 16 hex digits."""
-    return near._id  # pyright: ignore[reportPrivateUsage]  # the module's own
-
-
-class Stand(trace.NonRecordingSpan):
-    """What is current where a recorded span cannot be: below a span that is not recorded, or in another process."""
-
-    def __init__(self, context: SpanContext, near: "RecordedSpan | Anchor", parent_id: bytes) -> None:
-        super().__init__(context)
-        self.near = near
-        self.parent_id = parent_id
-
-
-class OfThisProcess:
-    """Something that only works in the process that made it."""
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return itself: a copy of an object that holds a span or run holds the same one."""
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"{type(self).__name__}: expected to stay in the process that made it, found an attempt to pickle it. "
-            "Send work to other processes with spanfold.traced_executor, or start them with spanfold.child_env()."
-        )
-
-
-class RecordedSpan(OfThisProcess, trace.Span):
+class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
     """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
 
     # Defaults of what most spans never set: a class attribute costs nothing at the start of a span.
@@ -310,21 +104,15 @@ class RecordedSpan(OfThisProcess, trace.Span):
     _entered = False
     _retroactive = False
     _is_recorded = False
-    _open_children = 0
-    _period_start = 0
-    _covered_ns = 0
-    """How long children took that ended, those of hand-given times only as far as they were folded."""
-    _folded_ns = 0
-    _floor = 0
-    """Before this moment the time of children is one number, `_folded_ns`; 0 when nothing was folded."""
-    _periods: list[tuple[int, int]] | None = None
-    _extra: list[tuple[int, int]] | None = None
     _told: Mapping[str, AttributeValue] = MappingProxyType({})
     _notes: dict[str, str] | None = None
     _links: list[tuple[str, str, Mapping[str, AttributeValue]]] | None = None
     _span_context: SpanContext | None = None
     _context: Context | None = None
     _previous: Context | None = None
+    _places: Places | None = None
+    _is_moved = False
+    """Whether name or cycle were changed after the start."""
     frame: Frame | None = None
     """The line around its record, when it is not that of our own scope."""
     mirrored: Any = None
@@ -435,13 +223,13 @@ class RecordedSpan(OfThisProcess, trace.Span):
                 if name == "cycle":
                     self._set_cycle(value)
                 else:
-                    self._store(_key(name), value)
+                    self._store(attribute_key(name), value)
         return self
 
     def _set_cycle(self, value: Any) -> None:
         """Take a cycle given late. One that is no whole number cannot route records and is kept as a plain field."""
         if type(value) is int and -_INT64 <= value < _INT64:
-            self.cycle = value
+            self.cycle, self._is_moved = value, True
         else:
             self._store(f"{names.FIELD}cycle", value)
 
@@ -501,7 +289,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         notes: dict[str, str] = {}
         with losing_only("events"):
             for field, value in fields.items():
-                key = _key(field)
+                key = attribute_key(field)
                 attributes[key], note = store(value)
                 if note:
                     notes[key] = note
@@ -528,7 +316,8 @@ class RecordedSpan(OfThisProcess, trace.Span):
         name = as_text(name)
         if type(time_ns) is not int:
             time_ns = self.start_ns + _perf() - self._mono
-        body, sensitive = self.run.journal.encoder.event(
+        journal = self.run.journal
+        body, is_clean = journal.encoder.event(
             trace_id=self._trace,
             span_id=self._id,
             name=name,
@@ -537,8 +326,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
             notes=notes,
             severity=severity,
         )
-        journal = self.run.journal
-        journal.event(body, not sensitive and journal.passes(body))
+        journal.event(body, is_clean)
         self.run.recorded("event")
         if self.mirrored is not None:
             self.mirrored.keep_event(name, attributes, time_ns)
@@ -566,7 +354,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
         """Change the span's name."""
         if not self.ended:
             with losing_only("span names"):
-                self.name = as_text(name)
+                self.name, self._is_moved = as_text(name), True
 
     def is_recording(self) -> bool:
         """Whether facts can still be added: until the end."""
@@ -640,76 +428,6 @@ class RecordedSpan(OfThisProcess, trace.Span):
             if self.parent is not None:
                 self.parent._seen_error = found  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in
 
-    # -- time of children: self time without keeping a row of each child
-
-    def _child_started(self, mono: int) -> None:
-        with _children:
-            if self._open_children == 0:
-                self._period_start = mono
-            self._open_children += 1
-
-    def _child_ended(self, mono: int) -> None:
-        with _children:
-            self._open_children -= 1
-            # While at least one child is open the union of their intervals has no gap,
-            # so a whole busy period is one interval, however many children it had.
-            if self._open_children == 0:
-                self._covered_ns += mono - self._period_start
-                if self._periods is None:
-                    self._periods = []
-                self._periods.append((self._period_start, mono))
-                if len(self._periods) >= _MAX_PERIODS:
-                    self._fold_periods()
-
-    def _child_reported(self, start: int, end: int) -> None:
-        """Count a child whose times were given by hand."""
-        with _children:
-            start = max(start, self._floor) if self._floor else start
-            if start >= end or (self._open_children and start >= self._period_start and end <= _perf()):
-                return  # outside of what is counted, or inside of what is covered anyway
-            if self._extra is None:
-                self._extra = []
-            self._extra.append((start, end))
-            if len(self._extra) >= _MAX_PERIODS:
-                self._fold_periods()
-
-    def foreign_child(self, start_ns: int, end_ns: int) -> None:
-        """Count a child of another tracer, in wall clock."""
-        offset = self._mono - self.start_ns
-        self._child_reported(start_ns + offset, end_ns + offset)
-
-    def foreign_child_started(self) -> None:
-        """Count a child of another tracer that starts now."""
-        self._child_started(_perf())
-
-    def foreign_child_ended(self) -> None:
-        """Count that a child of another tracer ends now."""
-        self._child_ended(_perf())
-
-    def _fold_periods(self) -> None:
-        """Add the older half of what is known of the children up to one number.
-
-        What is given by hand later about the time before that is not counted any
-        more: only that keeps the memory of a long span bounded.
-        """
-        intervals = sorted([*(self._periods or ()), *(self._extra or ())])
-        floor = intervals[len(intervals) // 2][0]
-        if self._open_children:
-            floor = min(floor, self._period_start)
-        self._folded_ns += _union(intervals, max(self._mono, self._floor or self._mono), floor)
-        self._floor = floor
-        self._periods = [(max(start, floor), end) for start, end in self._periods or () if end > floor]
-        self._extra = _merged((max(start, floor), end) for start, end in self._extra or () if end > floor) or None
-        self._covered_ns = self._folded_ns + sum(end - start for start, end in self._periods)
-
-    def _self_ns(self, end_mono: int) -> int:
-        with _children:
-            intervals = [*(self._periods or ()), *(self._extra or ())]
-            if self._open_children:
-                intervals.append((self._period_start, end_mono))
-            covered = self._folded_ns + _union(intervals, max(self._mono, self._floor or self._mono), end_mono)
-        return max(0, end_mono - self._mono - covered)
-
     # -- life
 
     def announce(self) -> None:
@@ -719,18 +437,25 @@ class RecordedSpan(OfThisProcess, trace.Span):
         record; content waits for the record.
         """
         try:
-            journal = self.run.journal
+            run = self.run
+            journal = run.journal
             encoder = journal.encoder
-            if self._attributes or self._notes:
-                held_back = {k: v for k, v in self._attributes.items() if k in CONTENT_KEYS}
-                told = {k: v for k, v in self._attributes.items() if k not in held_back}
+            before = self._before
+            attributes = self._attributes
+            if attributes or self._notes:
+                if CONTENT_KEYS.isdisjoint(attributes):
+                    told, held_back = attributes, {}
+                else:
+                    held_back = {k: v for k, v in attributes.items() if k in CONTENT_KEYS}
+                    told = {k: v for k, v in attributes.items() if k not in CONTENT_KEYS}
                 if told:
-                    self._before = encoder.join(self._before, judged(journal, encoder.fragment(told, self._notes)))
+                    fragment = encoder.fragment(told, self._notes)
+                    self._before = before = encoder.join(before, fragment) if before.data else fragment
                     self._told, self._attributes, self._notes = told, held_back, None
-            place, is_clean = self._place_of_start(journal)
-            body = encoder.started(self._trace, self._id, self.start_ns, place, self._before)
-            journal.event(body, is_clean and self._before.is_clean)
-            self.run.recorded("started")
+            self._places = places = self._places_of(run)
+            body = encoder.started(self._trace, self._id, self.start_ns, places.start, self._parent_id, before)
+            journal.event(body, places.is_start_clean and before.is_clean)
+            run.recorded("started")
         except Exception as error:
             lost("started events", error)
 
@@ -747,33 +472,22 @@ class RecordedSpan(OfThisProcess, trace.Span):
         """Return the attributes this type of span encodes before it starts."""
         return {}
 
-    def _place_of_start(self, journal: Journal) -> tuple[bytes, bool]:
-        """Return the encoded structural attributes of the started event, and whether they need no redaction."""
-        key = (self.name, self.kind, self.stage, self.cycle, self.depth)
-        memo = self.run.memo
-        found: tuple[bytes, bool] | None = memo.get(key)
-        if found is None:
-            attributes: dict[str, AttributeValue] = {names.SPAN_NAME: self.name, names.KIND: self.kind}
-            attributes.update(self._place())
-            attributes[names.DEPTH] = self.depth
-            encoded = journal.encoder.attributes(attributes)
-            found = remember(memo, key, (encoded, journal.passes(encoded)))
-        if self._parent_id:
-            return _WITH_PARENT % (found[0], self._parent_id), found[1]
-        return found
-
-    def _place_of_end(self, journal: Journal) -> Place:
-        parent = self.parent
-        if parent is not None and self.depth:
-            key = (self.name, self.kind, self.otel_kind, self.stage, self.cycle, self.depth, parent.kind, parent.name)
+    def _places_of(self, run: Recorder) -> Places:
+        """Return the encoded structural attributes of the started event and of the span; most spans share them."""
+        depth, parent = self.depth, self.parent
+        if depth and parent is not None:
+            key = (self.name, self.kind, self.otel_kind, self.stage, self.cycle, depth, parent.kind, parent.name)
         else:
-            key = (self.name, self.kind, self.otel_kind, self.stage, self.cycle, self.depth, "", "")
-        memo = self.run.memo
-        found: Place | None = memo.get(key)
+            key = (self.name, self.kind, self.otel_kind, self.stage, self.cycle, depth, "", "")
+        memo = run.memo
+        found: Places | None = memo.get(key)
         if found is None:
-            found = journal.encoder.place(self.name, self.otel_kind, self._structure())
-            is_clean = journal.passes(found.head) and journal.passes(found.attributes)
-            found = remember(memo, key, found._replace(is_clean=is_clean))
+            encoder = run.journal.encoder
+            fragment = encoder.fragment(
+                {names.SPAN_NAME: self.name, names.KIND: self.kind, **self._place(), names.DEPTH: depth}
+            )
+            end = encoder.place(self.name, self.otel_kind, self._structure())
+            found = remember(memo, key, Places(key, fragment.data, fragment.is_clean, end))
         return found
 
     def _structure(self) -> dict[str, AttributeValue]:
@@ -914,13 +628,16 @@ class RecordedSpan(OfThisProcess, trace.Span):
             self_ns = self._self_ns(mono)
         journal = run.journal
         encoder = journal.encoder
-        place = self._place_of_end(journal)
+        places = self._places
+        if places is None or self._is_moved or (parent is not None and self.depth and parent.name != places.key[7]):
+            places = self._places_of(run)
+        place = places.end
         before = self._before
-        fragment = EMPTY
         is_clean = before.is_clean and place.is_clean
+        fragment = EMPTY
         if self._attributes or self._notes:
             fragment = encoder.fragment(self._attributes, self._notes)
-            is_clean = is_clean and not fragment.sensitive and journal.passes(fragment.data)
+            is_clean = is_clean and fragment.is_clean
         body = encoder.own_span(
             place,
             self._trace,
@@ -936,7 +653,7 @@ class RecordedSpan(OfThisProcess, trace.Span):
             self._links,
         )
         if is_clean and (self._status_message or self._links):
-            is_clean = journal.passes(body)
+            is_clean = encoder.passes(body)
         journal.span(body, is_clean, self.frame)
         self._is_recorded = True
         run.recorded(self.kind)
@@ -1012,158 +729,6 @@ def _is_small(values: dict[str, Any]) -> bool:
 _PLAIN: Final = frozenset({int, float, bool, type(None)})
 _SHORT: Final = 2_048
 
-
-class UsageSpan(RecordedSpan):
-    """A span that can say how many tokens it used."""
-
-    def usage(self, **tokens: int | None) -> Self:
-        """Record token counts.
-
-        Args:
-            tokens: `input_tokens` and `output_tokens` are totals. `cache_read_tokens`,
-                `cache_write_tokens` and `reasoning_tokens` are parts of them. Other
-                names become `gen_ai.usage.<name>`. None is skipped; a number that
-                is no count (negative, NaN, a text) is refused, counted, and noted.
-        """
-        if self.ended:
-            return self
-        try:
-            for name, count in tokens.items():
-                if count is not None:
-                    name = names.USAGE_ALIASES.get(name, name)
-                    self._count(names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}", count)
-        except Exception as error:
-            lost("token counts", error)
-        return self
-
-    def _count(self, key: str, count: Any) -> None:
-        whole = count if type(count) is int and 0 <= count < _INT64 else _whole(count)
-        if whole is None:
-            lost("token counts that are no counts")
-            self._note(key, "not a count")
-        else:
-            self._put(key, whole)
-
-
-def _whole(count: Any) -> int | None:
-    """Return a count as an int >= 0, or None when it is none."""
-    number = as_number(count)
-    if type(number) is float and number.is_integer():
-        number = int(number)
-    return number if type(number) is int and 0 <= number < _INT64 else None
-
-
-def as_number(value: Any) -> int | float | bool | None:
-    """Return a number in Python's own type, also of numpy and of `decimal`; None for what is none, NaN included."""
-    stored, _ = store(value)
-    if type(stored) is JsonText:
-        stored = load(str.__str__(stored))
-        if type(stored) is str and type(value) in (decimal.Decimal, fractions.Fraction):
-            stored = float(value)
-    if type(stored) is float:
-        return stored if math.isfinite(stored) else None
-    # Beyond what a float holds it is no measurement, and nobody reads it back.
-    return stored if type(stored) is bool or (type(stored) is int and stored.bit_length() <= 1_023) else None
-
-
-class ModelCallSpan(UsageSpan):
-    """One call of a model."""
-
-    identity: tuple[Any, ...] = ("", "", None)
-    """Operation, model and provider."""
-
-    def _static_attributes(self) -> dict[str, AttributeValue]:
-        return model_attributes(*self.identity)
-
-    def served_model(self, name: str) -> Self:
-        """Record the exact model that answered."""
-        with losing_only("served models"):
-            self.set_attribute(names.GENAI_SERVED_MODEL, as_text(name))
-        return self
-
-    def response_id(self, response_id: str) -> Self:
-        """Record the provider's id of the answer."""
-        with losing_only("response ids"):
-            self.set_attribute(names.GENAI_RESPONSE_ID, as_text(response_id))
-        return self
-
-    def finish_reasons(self, *reasons: str | Sequence[str]) -> Self:
-        """Record why each choice ended: `stop`, `length`, `tool_call` ...; one by one, or as one list."""
-        if len(reasons) == 1 and type(reasons[0]) in (list, tuple):
-            reasons = tuple(reasons[0])
-        with losing_only("finish reasons"):
-            self.set_attribute(names.GENAI_FINISH_REASONS, [as_text(reason) for reason in reasons])
-        return self
-
-
-def model_attributes(operation: str, model: str, provider: str | None) -> dict[str, AttributeValue]:
-    """Return the attributes every call of one model has."""
-    attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: operation, names.GENAI_MODEL: model}
-    if provider is not None:
-        attributes[names.GENAI_PROVIDER] = provider
-    return attributes
-
-
-def agent_attributes(name: str, model: str | None, provider: str | None) -> dict[str, AttributeValue]:
-    """Return the attributes every invocation of one agent has."""
-    attributes: dict[str, AttributeValue] = {names.GENAI_OPERATION: "invoke_agent", names.GENAI_AGENT: name}
-    if model is not None:
-        attributes[names.GENAI_MODEL] = model
-    if provider is not None:
-        attributes[names.GENAI_PROVIDER] = provider
-    return attributes
-
-
-def tool_attributes(name: str) -> dict[str, AttributeValue]:
-    """Return the attributes every execution of one tool has."""
-    return {names.GENAI_OPERATION: "execute_tool", names.GENAI_TOOL: name}
-
-
-class AgentSpan(UsageSpan):
-    """One invocation of an agent."""
-
-    identity: tuple[Any, ...] = ("", None, None)
-    """Name, model and provider."""
-
-    def _static_attributes(self) -> dict[str, AttributeValue]:
-        return agent_attributes(*self.identity)
-
-
-class ToolSpan(RecordedSpan):
-    """One execution of a tool."""
-
-    identity: tuple[Any, ...] = ("",)
-    """Name."""
-
-    def _static_attributes(self) -> dict[str, AttributeValue]:
-        return tool_attributes(*self.identity)
-
-    def arguments(self, value: Any) -> Self:
-        """Record the arguments of the tool, as JSON text."""
-        return self._tool(names.GENAI_TOOL_ARGUMENTS, value)
-
-    def result(self, value: Any) -> Self:
-        """Record what the tool returned, as JSON text."""
-        return self._tool(names.GENAI_TOOL_RESULT, value)
-
-    def output(self, value: Any) -> Self:
-        """Record what the tool returned; the same as `result`."""
-        return self.result(value)
-
-    def input(self, value: Any) -> Self:
-        """Record the arguments of the tool; the same as `arguments`."""
-        return self.arguments(value)
-
-    def _tool(self, key: str, value: Any) -> Self:
-        if not self.ended and self.run.content != "none":
-            self._store(key, value)
-            if self.run.content == "local":
-                self._put(names.CONTENT, "local")
-        return self
-
-
-_children = threading.RLock()
-"""Protects the child counters of all spans; re-entrant because a finalizer can end a span inside of it."""
 
 CONTENT_KEYS: Final = frozenset(
     {

@@ -20,6 +20,10 @@ AttributeValue = str | bool | int | float | JsonText | bytes | tuple[Any, ...]
 
 _dumps = orjson.dumps
 _MAX_CACHED_KEYS: Final = 4096
+_SHORT_TEXT: Final = 64
+_LONG_DIGITS: Final = 7
+"""A number of fewer characters than the shortest secret that can be registered is none."""
+_LONG_NUMBER: Final = 10**_LONG_DIGITS
 
 
 class Fragment(NamedTuple):
@@ -31,10 +35,8 @@ class Fragment(NamedTuple):
     """Keys whose value is JSON text."""
     notes: dict[str, str] = {}  # noqa: RUF012 - never changed
     """What had to be changed to store a value."""
-    sensitive: bool = False
-    """Whether a key names a secret, so that its value must be looked at whatever it is."""
     is_clean: bool = False
-    """Whether it passed the gate."""
+    """Whether all of it passed the gate and no key names a secret."""
 
 
 EMPTY: Final = Fragment(b"", is_clean=True)
@@ -51,16 +53,33 @@ class Place(NamedTuple):
     """Whether it passed the gate."""
 
 
+def _in_doubt(_part: bytes) -> bool:
+    return False
+
+
 class Encoder:
-    """Encodes records and says whether one of its keys is a sensitive name.
+    """Encodes records and says whether they passed the gate.
+
+    Keys and short texts come again and again: their encoded forms are kept,
+    once they passed. Each string of a record lies in one attribute, so one
+    whose attributes pass needs no redaction.
 
     Args:
-        is_sensitive: Whether an attribute key names a secret; asked once per key.
+        is_sensitive: Whether an attribute key names a secret, so that its value must be redacted whatever it is.
+        is_clean: Whether an encoded part passes the gate; without one nothing does.
     """
 
-    def __init__(self, is_sensitive: Callable[[str], bool]) -> None:
+    def __init__(self, is_sensitive: Callable[[str], bool], is_clean: Callable[[bytes], bool] = _in_doubt) -> None:
         self._is_sensitive = is_sensitive
+        self.passes = is_clean
+        """Whether an encoded part passes the gate."""
         self._prefixes: dict[str, bytes] = {}
+        self._texts: dict[tuple[str, str], bytes] = {}
+
+    def forget(self) -> None:
+        """Forget what passed the gate: a secret was registered."""
+        # Replaced, not cleared: a verdict that another thread is just getting goes into the old ones.
+        self._prefixes, self._texts = {}, {}
 
     def span(
         self,
@@ -83,7 +102,7 @@ class Encoder:
         flags: int = 1,
         trace_state: str = "",
     ) -> tuple[bytes, bool]:
-        """Return one span as OTLP JSON, and whether it carries a key that names a secret.
+        """Return one span as OTLP JSON, and whether it passed the gate.
 
         Args:
             trace_id: 32 lower-case hex digits.
@@ -94,6 +113,8 @@ class Encoder:
         """
         fragment = self.fragment(attributes, notes)
         encoded = self._joined(place, before, fragment)
+        is_clean = fragment.is_clean and before.is_clean
+        text = self._text(name)
         head = (
             b'{"traceId":"%b","spanId":"%b"%b,"flags":%d,"name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%b]'
             % (
@@ -101,7 +122,7 @@ class Encoder:
                 span_id,
                 b',"parentSpanId":"%b"' % parent_span_id if parent_span_id else b"",
                 flags,
-                self._text(name),
+                text,
                 otel_kind,
                 start_ns,
                 end_ns,
@@ -109,7 +130,7 @@ class Encoder:
             )
         )
         if not (trace_state or events or links or status_code):
-            return head + b"}", fragment.sensitive or before.sensitive
+            return head + b"}", is_clean and self.passes(text + place)
         parts = [head]
         if trace_state:
             parts.append(b',"traceState":' + self._text(trace_state))
@@ -120,12 +141,15 @@ class Encoder:
         if status_code:
             parts.append(b',"status":{"code":%d,"message":%b}' % (status_code, self._text(status_message)))
         parts.append(b"}")
-        return b"".join(parts), fragment.sensitive or before.sensitive
+        body = b"".join(parts)
+        is_clean = is_clean and self.passes(body)
+        return body, is_clean and all(self.fragment(found).is_clean for *_, found in (*events, *links) if found)
 
     def place(self, name: str, otel_kind: int, attributes: Mapping[str, AttributeValue]) -> Place:
         """Encode what many spans have in common: name, kind, and where they stand."""
         head = b'"flags":1,"name":%b,"kind":%d' % (self._text(name), otel_kind)
-        return Place(head, self.attributes(attributes))
+        fragment = self.fragment(attributes)
+        return Place(head, self._joined(b"", EMPTY, fragment), fragment.is_clean and self.passes(head))
 
     def own_span(
         self,
@@ -188,24 +212,31 @@ class Encoder:
         notes: dict[str, str] | None = None,
         severity: int = 9,
     ) -> tuple[bytes, bool]:
-        """Return one log record as OTLP JSON, and whether it carries a key that names a secret."""
+        """Return one log record as OTLP JSON, and whether it passed the gate."""
         fragment = self.fragment(attributes, notes)
-        return self._encoded_event(
-            trace_id, span_id, self._text(name), time_ns, self._joined(b"", EMPTY, fragment), severity
-        ), fragment.sensitive
-
-    def started(self, trace_id: bytes, span_id: bytes, time_ns: int, place: bytes, fragment: Fragment) -> bytes:
-        """Return the event that announces a span, from attributes that are encoded already."""
-        return _STARTED % (time_ns, self._joined(place, EMPTY, fragment), trace_id, span_id)
-
-    @staticmethod
-    def _encoded_event(
-        trace_id: bytes, span_id: bytes, name: bytes, time_ns: int, attributes: bytes, severity: int
-    ) -> bytes:
-        return (
+        text = self._text(name)
+        body = (
             b'{"timeUnixNano":"%d","observedTimeUnixNano":"%d","severityNumber":%d,"eventName":%b,"attributes":[%b],"flags":1,"traceId":"%b","spanId":"%b"}'
-            % (time_ns, time_ns, severity, name, attributes, trace_id, span_id)
+            % (time_ns, time_ns, severity, text, self._joined(b"", EMPTY, fragment), trace_id, span_id)
         )
+        return body, fragment.is_clean and self.passes(text)
+
+    def started(
+        self, trace_id: bytes, span_id: bytes, time_ns: int, place: bytes, parent_span_id: bytes, fragment: Fragment
+    ) -> bytes:
+        """Return the event that announces a span, from attributes that are encoded already.
+
+        Args:
+            place: Structural attributes, at least one.
+            parent_span_id: 16 lower-case hex digits, or empty for a root.
+        """
+        if parent_span_id:
+            place = _WITH_PARENT % (place, parent_span_id)
+        if fragment.json_keys or fragment.notes:
+            place = self._joined(place, EMPTY, fragment)
+        elif fragment.data:
+            place = b"%b,%b" % (place, fragment.data)
+        return _STARTED % (time_ns, place, trace_id, span_id)
 
     @staticmethod
     def join(first: Fragment, second: Fragment) -> Fragment:
@@ -218,7 +249,6 @@ class Encoder:
             b"%b,%b" % (first.data, second.data),
             first.json_keys + second.json_keys,
             {**first.notes, **second.notes},
-            first.sensitive or second.sensitive,
             first.is_clean and second.is_clean,
         )
 
@@ -263,35 +293,60 @@ class Encoder:
             return _dumps(clean_text(str.__str__(text))[0])
 
     def fragment(self, attributes: Mapping[str, AttributeValue], notes: dict[str, str] | None = None) -> Fragment:
-        """Encode attributes, in order."""
-        prefixes = self._prefixes
+        """Encode attributes, in order, and ask the gate about what it has not seen before."""
+        prefixes, texts = self._prefixes, self._texts
         parts: list[bytes] = []
+        unseen: list[bytes] = []
+        short: list[tuple[tuple[str, str], bytes]] = []
         json_keys: tuple[str, ...] = ()
-        sensitive = False
+        is_clean = True
         for key, value in attributes.items():
+            kind = type(value)
+            if kind is str and len(value) <= _SHORT_TEXT:  # type: ignore[arg-type]  # kind is str
+                known = texts.get((key, value))  # type: ignore[arg-type]  # kind is str
+                if known is not None:
+                    parts.append(known)
+                    continue
             prefix = prefixes.get(key)
             if prefix is None:
-                prefix, named = self._new_prefix(key)
-                sensitive = sensitive or named
-            kind = type(value)
+                prefix, passes = self._new_prefix(key, prefixes)
+                is_clean = is_clean and passes
             if kind is str:
                 try:
-                    parts.append(b'%bstringValue":%b}}' % (prefix, _dumps(value)))
+                    part = b'%bstringValue":%b}}' % (prefix, _dumps(value))
                 except TypeError:
                     notes = {**(notes or {}), key: "surrogates"}
-                    parts.append(b'%bstringValue":%b}}' % (prefix, self._text(value)))  # type: ignore[arg-type]  # kind is str
+                    part = b'%bstringValue":%b}}' % (prefix, self._text(value))  # type: ignore[arg-type]  # kind is str
+                else:
+                    if len(value) <= _SHORT_TEXT:  # type: ignore[arg-type]  # kind is str
+                        short.append(((key, value), part))  # type: ignore[arg-type]  # kind is str
+                unseen.append(part)
             elif kind is int:
-                parts.append(b'%bintValue":"%d"}}' % (prefix, value))  # type: ignore[str-format]  # kind is int
+                part = b'%bintValue":"%d"}}' % (prefix, value)  # type: ignore[str-format]  # kind is int
+                if not -_LONG_NUMBER < value < _LONG_NUMBER:  # type: ignore[operator]  # kind is int
+                    unseen.append(part)
             elif kind is JsonText:
                 json_keys += (key,)
-                parts.append(b'%bstringValue":%b}}' % (prefix, _dumps(str.__str__(value))))  # pyright: ignore[reportArgumentType]  # kind is JsonText
+                part = b'%bstringValue":%b}}' % (prefix, _dumps(str.__str__(value)))  # pyright: ignore[reportArgumentType]  # kind is JsonText
+                unseen.append(part)
             elif kind is bool:
-                parts.append(prefix + (b'boolValue":true}}' if value else b'boolValue":false}}'))
+                part = prefix + (b'boolValue":true}}' if value else b'boolValue":false}}')
             elif kind is float:
-                parts.append(b'%bdoubleValue":%b}}' % (prefix, _dumps(value)))
+                number = _dumps(value)
+                part = b'%bdoubleValue":%b}}' % (prefix, number)
+                if len(number) > _LONG_DIGITS:
+                    unseen.append(part)
             else:
-                parts.append(b"%b%b}" % (prefix[:-2], self._any_value(value)))
-        return Fragment(b",".join(parts), json_keys, notes or _NO_NOTES, sensitive)
+                part = b"%b%b}" % (prefix[:-2], self._any_value(value))
+                unseen.append(part)
+            parts.append(part)
+        if unseen:
+            is_clean = is_clean and self.passes(b",".join(unseen))
+            if is_clean and short:
+                if len(texts) >= _MAX_CACHED_KEYS:
+                    texts.clear()
+                texts.update(short)
+        return Fragment(b",".join(parts), json_keys, notes or _NO_NOTES, is_clean)
 
     def _any_value(self, value: Any) -> bytes:
         kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # the type of anything
@@ -308,15 +363,16 @@ class Encoder:
             return b'{"doubleValue":%b}' % _dumps(stored)
         return b'{"stringValue":%b}' % self._text(stored)  # type: ignore[arg-type]  # str or JsonText is left
 
-    def _new_prefix(self, key: str) -> tuple[bytes, bool]:
+    def _new_prefix(self, key: str, prefixes: dict[str, bytes]) -> tuple[bytes, bool]:
+        """Return the encoded key, and whether neither it nor what stands under it needs redaction for its sake."""
         prefix = b'{"key":%b,"value":{"' % self._text(key)
-        if self._is_sensitive(key):
-            return prefix, True
-        if len(self._prefixes) >= _MAX_CACHED_KEYS:
-            self._prefixes.clear()
+        if self._is_sensitive(key) or not self.passes(prefix):
+            return prefix, False
+        if len(prefixes) >= _MAX_CACHED_KEYS:
+            prefixes.clear()
         if len(key) <= 256:
-            self._prefixes[key] = prefix
-        return prefix, False
+            prefixes[key] = prefix
+        return prefix, True
 
 
 _OWN_SPAN: Final = (
@@ -328,6 +384,7 @@ _STARTED: Final = (
     b'{"timeUnixNano":"%%d","severityNumber":9,"eventName":"%b","attributes":[%%b],"flags":1,"traceId":"%%b","spanId":"%%b"}'
     % names.EVENT_STARTED.encode()
 )
+_WITH_PARENT: Final = b'%%b,{"key":"%b","value":{"stringValue":"%%b"}}' % names.SPAN_PARENT.encode()
 _JSON_FIELDS: Final = (
     b'{"key":"%b","value":{"arrayValue":{"values":[{"stringValue":%%b}]}}}' % names.JSON_FIELDS.encode()
 )

@@ -93,7 +93,7 @@ class Journal:
         scope_version: str = "",
     ) -> None:
         self.folder = folder
-        self.encoder = Encoder(gate.is_sensitive_name)
+        self.encoder = Encoder(gate.is_sensitive_name, gate.is_clean)
         self._gate = gate
         self._resource = resource
         self._durable = durable
@@ -128,20 +128,12 @@ class Journal:
 
     # -- writing
 
-    def passes(self, part: bytes) -> bool:
-        """Whether an encoded part of a record needs no redaction.
-
-        Each string lies in one part, so a record made of parts that pass needs
-        none either, and a part that recurs is asked about once.
-        """
-        return self._gate.is_clean(part)
-
     def span(self, body: bytes, is_clean: bool, frame: Frame | None = None) -> None:
         """Append one encoded span.
 
         Args:
             body: What the encoder made.
-            is_clean: Whether all of it passed the gate and no key names a secret; otherwise it is redacted.
+            is_clean: What the encoder said of it; what did not pass the gate is redacted.
             frame: The line around it; that of our own spans by default.
 
         Raises:

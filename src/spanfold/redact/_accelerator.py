@@ -51,7 +51,7 @@ def compile_scan(patterns: Iterable[str], literals: Iterable[bytes]) -> Scan | N
     return scan
 
 
-def in_background(work: Callable[[], None]) -> None:
+def in_background(work: Callable[[], object]) -> None:
     """Run `work` on a thread that the interpreter waits for at its end: native code must not outlive it."""
     try:
         threading.Thread(target=work, name="spanfold-automaton", daemon=False).start()

@@ -22,7 +22,7 @@ from spanfold.instrument._api import (
     tool,
 )
 from spanfold.instrument._bridge import bridge
-from spanfold.instrument._guard import losses
+from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._host import git_commit
 from spanfold.instrument._kinds import AgentSpan, ModelCallSpan, ToolSpan
 from spanfold.instrument._process import child_env, traced_executor
@@ -53,7 +53,9 @@ __all__ = [
     "event",
     "flush",
     "git_commit",
+    "losing_only",
     "losses",
+    "lost",
     "model_call",
     "run",
     "score",

@@ -4,5 +4,6 @@ Drop-ins for the logger of a five-stage diagnose loop and its helpers (docs/diag
 """
 
 from spanfold.diagnose._narrator import LoopNarrator
+from spanfold.diagnose._proxy import InstrumentedModel
 
-__all__ = ["LoopNarrator"]
+__all__ = ["InstrumentedModel", "LoopNarrator"]

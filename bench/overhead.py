@@ -1,7 +1,7 @@
 """What a traced call costs, beside the OpenTelemetry SDK in the same run.
 
-Workload: stage > agent > model call, about ten attributes, a 2 KB prompt and a
-1 KB completion. `caller` is CPU time of the calling thread, `all` that of the
+Workload: stage > agent > model call, nine to thirteen attributes each, a 2 KB
+prompt and a 1 KB completion, the same facts in all rows. `caller` is CPU time of the calling thread, `all` that of the
 whole process until everything is flushed, both per span, in microseconds.
 
 Rows: the bare SDK (batch processor, an exporter that encodes to protobuf and
@@ -50,9 +50,11 @@ def spanfold_loop(n: int) -> None:
     """Record the workload with spanfold."""
     for i in range(n):
         with (
-            spanfold.stage("M1", cycle=i % 3, severity="high", ratio=1.5),
-            spanfold.agent("reviewer", model="m"),
-            spanfold.model_call("some-model", provider="openai", input=PROMPT, temperature=0.5) as call,
+            spanfold.stage(
+                "M1", cycle=i % 3, severity="high", ratio=1.5, n_cases=128, signal="margin", seed=7, dataset="digits"
+            ),
+            spanfold.agent("reviewer", model="m", task="review", attempt=1, budget_tokens=4096),
+            spanfold.model_call("some-model", provider="openai", input=PROMPT, temperature=0.5, max_tokens=512) as call,
         ):
             call.output(ANSWER)
             call.usage(input_tokens=512, output_tokens=128)
@@ -60,22 +62,38 @@ def spanfold_loop(n: int) -> None:
 
 
 def sdk_loop(tracer: Any, n: int) -> None:
-    """Record the same workload with the OpenTelemetry SDK."""
+    """Record the same facts with the OpenTelemetry SDK."""
     for i in range(n):
-        stage = {"kind": "stage", "stage": "M1", "cycle": i % 3, "severity": "high", "ratio": 1.5}
+        where = {"stage": "M1", "cycle": i % 3}
+        stage = {
+            **where,
+            "kind": "stage",
+            "severity": "high",
+            "ratio": 1.5,
+            "n_cases": 128,
+            "signal": "margin",
+            "seed": 7,
+            "dataset": "digits",
+        }
         agent = {
+            **where,
+            "kind": "agent",
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": "reviewer",
             "gen_ai.request.model": "m",
-            "kind": "agent",
+            "task": "review",
+            "attempt": 1,
+            "budget_tokens": 4096,
         }
         call = {
+            **where,
+            "kind": "model_call",
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": "some-model",
             "gen_ai.provider.name": "openai",
             "gen_ai.input.messages": PROMPT,
-            "kind": "model_call",
             "temperature": 0.5,
+            "max_tokens": 512,
         }
         with (
             tracer.start_as_current_span("M1", attributes=stage),

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from opentelemetry import trace
@@ -152,7 +153,7 @@ def current_parent(context: Context | None = None) -> tuple[Near | None, bytes]:
     lost.
     """
     current = (get_context() if context is None else context).get(SPAN_KEY)
-    if isinstance(current, RecordedSpan):
+    if type(current) in _OURS or isinstance(current, RecordedSpan):
         if current.run.closed:
             lost("records made after the end of their run")
             return None, b""
@@ -265,6 +266,8 @@ def is_idle() -> bool:
     return not state.runs and state.joined is None and bool(_join_tried)
 
 
+_OURS: Final = frozenset({RecordedSpan, ModelCallSpan, AgentSpan, ToolSpan})
+"""What is ours for sure; asking `isinstance` is slow, because OpenTelemetry's class is an abstract one."""
 _SPAN_TYPES: dict[str, type[RecordedSpan]] = {"model_call": ModelCallSpan, "agent": AgentSpan, "tool": ToolSpan}
 
 
@@ -313,7 +316,7 @@ def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan
         near, parent_id = current_parent()
         if near is None:
             return NOOP
-        bridge.join()
+        bridge.join_if_new()
         name = as_text(name)
         if cycle is not None and type(cycle) is not int:
             cycle, fields = None, {"cycle_given": cycle, **fields}
@@ -388,7 +391,9 @@ def agent(
         near, parent_id = current_parent()
         if near is None:
             return NOOP
-        key: tuple[Any, ...] = ("agent", *(v if v is None else as_text(v) for v in (name, model, provider)))
+        key: tuple[Any, ...] = ("agent", name, model, provider)
+        if not (type(name) is str and (model is None or type(model) is str) and provider is None):
+            key = ("agent", *(v if v is None else as_text(v) for v in (name, model, provider)))
         known = near.run.memo.get(key) or _static(near.run, key, f"invoke_agent {key[1]}", agent_attributes(*key[1:]))
         span = AgentSpan(
             near.run,
@@ -564,7 +569,8 @@ def _store_artifact(near: Near, parent_id: bytes, name: str, value: Any) -> Path
     facts = stored.to_dict()
     if isinstance(near, RecordedSpan) and not near.ended:
         near.add_artifact({"name": name, **facts})
-    _write_event(near, parent_id, names.EVENT_ARTIFACT, {}, {"artifact": name, **facts})
+    stays: dict[str, AttributeValue] = {} if recording.content == "all" else {names.CONTENT: "local"}
+    _write_event(near, parent_id, names.EVENT_ARTIFACT, stays, {"artifact": name, **facts})
     return recording.dir / stored.path if stored.path else None
 
 
@@ -583,6 +589,8 @@ class FlushResult(NamedTuple):
     """Records a destination refused for good; the journal names them."""
     waiting: int
     """Records a destination has not acknowledged yet; the journal keeps them."""
+    reasons: Mapping[str, int] = MappingProxyType({})
+    """Destination and why records were refused there, or wait -> how many; empty when all have arrived."""
 
 
 def flush(timeout_s: float = 5.0) -> FlushResult:
@@ -637,4 +645,5 @@ def _flush(timeout_s: float, *, last: bool) -> FlushResult:
         int(delivery.get("sent", 0)),
         int(delivery.get("refused", 0)),
         int(delivery.get("waiting", 0)),
+        dict(delivery.get("reasons", {})),
     )

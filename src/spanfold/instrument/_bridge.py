@@ -21,6 +21,8 @@ from spanfold.instrument._span import RecordedSpan
 from spanfold.instrument._state import state
 from spanfold.journal import AttributeValue
 
+_api_globals: dict[str, Any] = vars(trace)
+
 
 class Bridge:
     """The provider this process is joined to, if any."""
@@ -31,6 +33,7 @@ class Bridge:
         """The joined provider that is shown our spans, None when there is none."""
         self._joined: Any = None
         """The provider that shows us its spans."""
+        self._seen: Any = self
         self._added: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
@@ -41,8 +44,16 @@ class Bridge:
         kind: Any = cast("Any", type(self._joined))
         return f"spanfold's own, joined with the host's {kind.__module__}.{kind.__qualname__}"
 
+    def join_if_new(self) -> None:
+        """Join the host's SDK provider if it has another one than when last asked; called when a stage starts."""
+        # Where the API keeps it. Asking the API costs more than all else at the start of a stage; if it moves, we ask.
+        found = _api_globals.get("_TRACER_PROVIDER", _api_globals)
+        if found is not self._seen or found is _api_globals:
+            self._seen = found
+            self.join()
+
     def join(self) -> None:
-        """Join the host's SDK provider if it has one we have not joined; called when a run or stage starts."""
+        """Join the host's SDK provider if it has one we have not joined; called when a run starts."""
         try:
             settings = state.settings
             choice = settings.provider if settings is not None else "auto"

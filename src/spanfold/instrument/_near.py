@@ -52,6 +52,11 @@ class Recorder(Protocol):
         """Spans that are current somewhere, by id: what a signal has to end."""
         ...
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether it wants to be told after each line."""
+        ...
+
     def recorded(self, kind: str) -> None:
         """Told after each line: documents may be due."""
         ...

@@ -69,6 +69,8 @@ class Recording(OfThisProcess):
         self.memo: dict[Any, Any] = {}
         _recordings.add(self)
         self.hooks: RunHooks | None = None
+        self.is_watched = settings.durability == "machine"
+        """Whether anybody wants to be told after each line."""
         self.journal = Journal(
             journal_folder or folder / JOURNAL_FOLDER,
             gate=state.gate,
@@ -165,6 +167,7 @@ class Run(Recording):
         if state.connector is not None:
             with losing_only("documents and delivery"):
                 self.hooks = state.connector.open(self)
+                self.is_watched = True
         self.span = RecordedSpan(self, name, "run", parent_id=inherited.span_id if inherited else b"")
         self.span.set_attribute(names.RUN_ID, name)
         self.span.set_attribute(names.RUN_DIR, self.dir.name)

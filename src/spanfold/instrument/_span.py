@@ -220,8 +220,11 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
         """
         if not self.ended:
             for name, value in fields.items():
+                kind = type(value)
                 if name == "cycle":
                     self._set_cycle(value)
+                elif not self._told and (kind is str or kind is bool):
+                    self._attributes[attribute_key(name)] = value
                 else:
                     self._store(attribute_key(name), value)
         return self
@@ -327,7 +330,8 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
             severity=severity,
         )
         journal.event(body, is_clean)
-        self.run.recorded("event")
+        if self.run.is_watched:
+            self.run.recorded("event")
         if self.mirrored is not None:
             self.mirrored.keep_event(name, attributes, time_ns)
 
@@ -455,7 +459,8 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
             self._places = places = self._places_of(run)
             body = encoder.started(self._trace, self._id, self.start_ns, places.start, self._parent_id, before)
             journal.event(body, places.is_start_clean and before.is_clean)
-            run.recorded("started")
+            if run.is_watched:
+                run.recorded("started")
         except Exception as error:
             lost("started events", error)
 
@@ -501,8 +506,9 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
     def make_current(self) -> None:
         """Make this span the current one of the OpenTelemetry context."""
         self._previous = previous = get_context()
-        self._context = Context({**previous, SPAN_KEY: self})
-        set_context(self._context)
+        self._context = context = Context(previous)
+        dict.__setitem__(context, SPAN_KEY, self)  # a Context itself cannot be changed
+        set_context(context)
         self._entered = True
         self.run.open_spans[self._id] = self
 
@@ -609,7 +615,13 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
 
     def _finish(self, mono: int, end_time: int | None, *, is_again: bool = False) -> None:
         if self._entered:
-            self.leave()
+            previous = self._previous
+            if previous is not None and get_context() is self._context:
+                set_context(previous)
+                self._entered = False
+                self._previous = self._context = None
+            else:
+                self.leave()
         run = self.run
         run.open_spans.pop(self._id, None)
         if self._generation != _fork.generation:
@@ -656,7 +668,8 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
             is_clean = encoder.passes(body)
         journal.span(body, is_clean, self.frame)
         self._is_recorded = True
-        run.recorded(self.kind)
+        if run.is_watched:
+            run.recorded(self.kind)
         if run.is_mirrored:
             own = {**self._static_attributes(), **self._told, **self._attributes}
             run.mirror_end(self, end_ns, {**self._structure(), names.SELF_NS: self_ns, **own})

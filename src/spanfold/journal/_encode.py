@@ -248,7 +248,7 @@ class Encoder:
         return Fragment(
             b"%b,%b" % (first.data, second.data),
             first.json_keys + second.json_keys,
-            {**first.notes, **second.notes},
+            {**first.notes, **second.notes} if first.notes else second.notes,
             first.is_clean and second.is_clean,
         )
 

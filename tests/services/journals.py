@@ -1,6 +1,7 @@
 """Journals of any size, written by hand in a second."""
 
 import hashlib
+import random
 from pathlib import Path
 
 WRITER = "20260301T120000Z-4242-0a1b2c3d"
@@ -15,12 +16,13 @@ def write_journal(run_dir: Path, sizes: list[int], *, trace_of: int = 1_000) -> 
         sizes: Characters of text of each span.
         trace_of: How many spans follow each other in one trace.
     """
+    noise = random.Random(1)  # text that does not compress, the same every time
     folder = run_dir / "journal"
     folder.mkdir(parents=True)
     head = hashlib.sha256(f"spanfold.journal/1 {WRITER}".encode()).hexdigest()
     with (folder / f"{WRITER}.otlp.jsonl").open("wb") as file:
         for number, size in enumerate(sizes, 1):
-            text = f"{number} ".ljust(size, "x")
+            text = f"{number} {noise.randbytes(size // 2 + 1).hex()}"[:size]
             line = (
                 '{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"many"}}]},'
                 '"scopeSpans":[{"scope":{"name":"spanfold","version":"0.1.0","attributes":['

@@ -41,7 +41,9 @@ def record_everything(folder: Path, host: TracerProvider) -> Path:
                 spanfold.score("passed", True)
                 spanfold.event("chosen", option="b", ranks=[3, 1])
                 spanfold.artifact("notes.txt", "kept")
-                with spanfold.model_call("m-1", provider="openai", input=[{"role": "user", "content": UNICODE}]) as call:
+                with spanfold.model_call(
+                    "m-1", provider="openai", input=[{"role": "user", "content": UNICODE}]
+                ) as call:
                     call.output("because")
                     call.usage(input_tokens=12, output_tokens=3, cache_read_tokens=4)
                     call.served_model("m-1-2026")
@@ -91,9 +93,7 @@ def check_equal(found: dict[str, dict[str, Any]], expected: dict[str, dict[str, 
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "http/json", "grpc"])
-def test_every_span_of_every_kind_is_in_jaeger_as_it_is_in_the_journal(
-    protocol, jaeger, tmp_path, monkeypatch
-):
+def test_every_span_of_every_kind_is_in_jaeger_as_it_is_in_the_journal(protocol, jaeger, tmp_path, monkeypatch):
     with Collector(tmp_path / "collector", "local.yaml", environ={"JAEGER_OTLP": jaeger.otlp}) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         monkeypatch.setenv(
@@ -144,7 +144,9 @@ def test_jaegers_upload_takes_the_spans_of_a_journal(jaeger, tmp_path):
     lines = subprocess.run(
         ["sh", "-c", "grep -h '^{\"resourceSpans\"' journal/*.otlp.jsonl"], cwd=run_dir, capture_output=True, check=True
     ).stdout.splitlines()
-    uploaded = jaeger.transform(json.dumps({"resourceSpans": [json.loads(l)["resourceSpans"][0] for l in lines]}).encode())
+    uploaded = jaeger.transform(
+        json.dumps({"resourceSpans": [json.loads(l)["resourceSpans"][0] for l in lines]}).encode()
+    )
 
     assert not uploaded["errors"]
     expected = journaled(run_dir)

@@ -1,16 +1,13 @@
 """Large spans and many spans, against the limits that a collector has by default."""
 
 import json
-import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from spanfold.deliver import deliver_run, destinations
 from spanfold.settings import resolve
 from tests.services.journals import write_journal
-from tests.services.programs import Collector, until
 from tests.services.reading import exported, journaled
 from tests.services.test_outages import deliver, sink
 

@@ -33,7 +33,7 @@ class Documents:
     def __init__(self, run: Run) -> None:
         from spanfold.fold import Engine
 
-        self._engine = Engine(run.dir, guarded=True, durable=run.is_durable)
+        self._engine = Engine(run.dir, journal_dir=run.journal.folder, guarded=True, durable=run.is_durable)
         self._credit_s = BURST_S
         self._looked_at = time.monotonic()
 
@@ -178,22 +178,31 @@ class _Delivery:
     def finish(self, timeout_s: float, *, last: bool) -> Mapping[str, Any]:
         """Wait for the destinations, at most `timeout_s` seconds for all together."""
         deadline = time.monotonic() + timeout_s
-        counts = {"sent": 0, "refused": 0, "waiting": 0}
-        for shipper in tuple(self._shippers):
-            left = max(0.0, deadline - time.monotonic())
-            result = shipper.stop(left) if last else shipper.flush(left)
+        counts: dict[str, int] = {"sent": 0, "refused": 0, "waiting": 0}
+        reasons: dict[str, int] = {}
+        shippers = tuple(self._shippers)
+        for shipper in shippers:
+            # All at once: one that is down takes no time from the others.
+            shipper.urge(deadline)
+        for shipper in shippers:
+            result = shipper.stop(deadline) if last else shipper.wait(deadline)
+            label = shipper.destination.label
             for name in counts:
                 counts[name] += getattr(result, name)
-            if last and result.waiting:
+            reasons |= {f"{label}: refused, {why}": count for why, count in result.refusals.items()}
+            if not result.waiting:
+                continue
+            reasons[f"{label}: waiting, {result.reason or 'no answer in time'}"] = result.waiting
+            if last:
                 log.warning(
-                    "%d spans have not arrived at %s (%s); they are in the journal, `spanfold run deliver` sends them.",
+                    "%d records have not arrived at %s (%s); they are in the journal, `spanfold run deliver` sends them.",
                     result.waiting,
-                    shipper.destination.label,
+                    label,
                     result.reason or "no answer in time",
                 )
         if last:
             self._shippers = [shipper for shipper in self._shippers if shipper.is_needed]
-        return counts
+        return {**counts, "reasons": reasons}
 
     def forked(self) -> None:
         """In a forked child: threads and connections are the parent's, and it sends our journal files too."""

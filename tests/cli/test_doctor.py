@@ -226,6 +226,9 @@ def test_a_destination_that_is_down_leaves_everything_waiting(spanfold: Spanfold
     assert (answer.code, row["sent"]) == (Exit.FAILED, 0)
     assert row["waiting"] > 0
     assert row["reason"]
+    # It never answered, and still it is known who has not got what.
+    (found,) = spanfold("doctor", "--json").document["folder"]["undelivered"]
+    assert (found["label"], found["waiting"], found["refused"]) == (row["label"], row["waiting"], 0)
 
 
 def test_without_a_destination_nothing_can_be_delivered(spanfold: Spanfold, runs: Path) -> None:
@@ -303,7 +306,7 @@ def test_what_was_refused_earlier_is_told_by_every_later_delivery_and_by_doctor(
     (found,) = doctor.document["folder"]["undelivered"]
     assert (found["run_dir"], found["destination"], found["refused"], found["waiting"]) == ("runs/ok", "otlp", spans, 0)
     assert found["reason"] == row["reason"]
-    assert any(f"otlp has refused {spans} spans for good" in problem for problem in doctor.document["problems"])
+    assert any(f"/v1/traces has refused {spans} records for good" in problem for problem in doctor.document["problems"])
     assert "Nothing is wrong." not in spanfold("doctor").out
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import spanfold
-from spanfold.deliver import _destination, _outbox, _send, _shipper
-from spanfold.testing import LoopbackOtlpReceiver
+from spanfold.deliver import _answer, _destination, _extras, _outbox, _send, _shipper, _spans
+from spanfold.testing import LoopbackLangfuse, LoopbackOtlpReceiver
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "delivery.md").read_text(encoding="utf-8")
 RECORD, DELIVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -34,10 +34,9 @@ def test_the_examples_of_the_page_print_what_it_says(
 
 def test_langfuse_gets_the_attributes_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with LoopbackOtlpReceiver(path="/api/public/otel/v1/traces") as langfuse:
-        monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk-lf-test")
-        monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk-lf-test")
-        monkeypatch.setenv("LANGFUSE_BASE_URL", langfuse.endpoint)
+    with LoopbackLangfuse() as langfuse:
+        for name, value in langfuse.environment.items():
+            monkeypatch.setenv(name, value)
         run_example(RECORD)
 
     [call] = [span for span in langfuse.spans if span.name == "chat some-model"]
@@ -48,10 +47,13 @@ def test_langfuse_gets_the_attributes_the_page_shows(tmp_path: Path, monkeypatch
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"{_destination.HTTP_LIMIT // 1024**2} MiB over HTTP" in PAGE
     assert f"{_destination.GRPC_LIMIT / 1e6} MB over gRPC" in PAGE
-    assert f"below {_outbox.MAX_SPANS} spans" in PAGE
-    assert f"Beyond {_outbox.MAX_EVENTS:,} events" in PAGE
+    assert f"below {_outbox.MAX_RECORDS} spans" in PAGE
+    assert f"Beyond {_spans.MAX_EVENTS:,} events" in PAGE
+    assert f"{_spans.MAX_SPAN_EVENTS:,} events of one span" in PAGE
     assert f"after {_shipper.FIRST_PAUSE_S} s, then longer, up to {_shipper.MAX_PAUSE_S:.0f} s" in PAGE
-    assert ", ".join(map(str, sorted(_send.RETRYABLE_HTTP))) in PAGE
-    assert ", ".join(map(str, sorted(_send.NOT_ITS_FAULT_HTTP))) in PAGE
-    for code in _send.NOT_ITS_FAULT_GRPC:
+    assert f"again after {_send.BROKEN_PAUSE_S:.0f} s" in PAGE
+    assert f"{_extras.MAX_MEDIA_BYTES // 1024**2} MiB" in PAGE
+    assert ", ".join(map(str, sorted(_answer.RETRYABLE_HTTP))) in PAGE
+    assert ", ".join(map(str, sorted(_answer.NOT_ITS_FAULT_HTTP))) in PAGE
+    for code in (*_answer.NOT_ITS_FAULT_GRPC, *_answer.BROKEN_GRPC):
         assert f"`{code}`" in PAGE

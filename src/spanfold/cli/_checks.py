@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from spanfold.cli._outboxes import backlogs
 from spanfold.cli._places import is_writable, nearest
 from spanfold.cli._text import count
-from spanfold.deliver import Destination, destinations
+from spanfold.deliver import Destination, backlogs, destinations
 from spanfold.errors import SettingsError
 from spanfold.fold import ListedRun, list_runs
 from spanfold.instrument import version
@@ -87,10 +86,13 @@ class Undelivered:
 
     run_dir: Path
     destination: str
+    """Its name."""
+    label: str
+    """Name and address."""
     refused: int
-    """Spans refused for good."""
+    """Records refused for good."""
     waiting: int
-    """Spans neither acknowledged nor refused."""
+    """Records neither acknowledged nor refused."""
     reason: str
     """Of the last refusal."""
 
@@ -305,7 +307,9 @@ def _undelivered(runs: list[ListedRun]) -> Iterator[Undelivered]:
             continue  # the process that records it sends; or its problem is told already
         for backlog in backlogs(run.run_dir):
             if backlog.refused or backlog.waiting:
-                yield Undelivered(run.run_dir, backlog.destination, backlog.refused, backlog.waiting, backlog.reason)
+                yield Undelivered(
+                    run.run_dir, backlog.destination, backlog.label, backlog.refused, backlog.waiting, backlog.reason
+                )
 
 
 def _left_over(runs: list[ListedRun]) -> list[ListedRun]:
@@ -336,11 +340,13 @@ def _judge_folder(folder: Folder, runs: list[ListedRun]) -> tuple[list[str], lis
 
 
 def _told(found: Undelivered) -> str:
-    where = f"{found.run_dir}: {found.destination}"
-    parts = [f"{where} has refused {count(found.refused, 'span')} for good ({found.reason})."] if found.refused else []
+    where = f"{found.run_dir}: {found.label}"
+    parts = (
+        [f"{where} has refused {count(found.refused, 'record')} for good ({found.reason})."] if found.refused else []
+    )
     if found.waiting:
         parts.append(
-            f"{'' if parts else f'{where}: '}{count(found.waiting, 'span')} {'waits' if found.waiting == 1 else 'wait'}; "
+            f"{'' if parts else f'{where}: '}{count(found.waiting, 'record')} {'waits' if found.waiting == 1 else 'wait'}; "
             f"`spanfold run deliver {found.run_dir}` sends what waits."
         )
     return " ".join(parts)

@@ -83,7 +83,7 @@ def _folder_rows(found: Examination) -> list[Row]:
         rows.append(
             (
                 "deliveries",
-                f"{refused:,} spans refused, {waiting:,} waiting, of the newest {min(RECENT, folder.n_runs)} runs",
+                f"{refused:,} records refused, {waiting:,} waiting, of the newest {min(RECENT, folder.n_runs)} runs",
             )
         )
     if folder.lost_records:

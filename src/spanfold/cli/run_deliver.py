@@ -2,18 +2,23 @@
 
 import argparse
 import os
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, UsageError
-from spanfold.cli._outboxes import refusals
 from spanfold.cli._places import find_run
 from spanfold.cli._table import Cell, Column, Row
-from spanfold.deliver import Delivery, deliver_run, destinations
+from spanfold.cli._text import count
+from spanfold.deliver import Delivery, Destination, backlogs, deliver_run, destinations, refusals
+from spanfold.errors import LockedError
 from spanfold.settings import resolve
 
 SCHEMA: Final = "spanfold.run_deliver/1"
+_PROGRESS_S: Final = 1.0
+"""Seconds between two lines that say how far it is."""
 
 _COLUMNS: Final = (
     Column("destination", least=20),
@@ -34,16 +39,40 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
             "expected a destination, found none configured. OTEL_EXPORTER_OTLP_ENDPOINT names a collector; "
             "LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name a Langfuse server."
         )
-    delivered: list[_Delivered] = []
-    for destination in found:
-        before = refusals(run_dir, destination.key)
-        console.say(f"sending to {destination.label} ...")
-        delivery = deliver_run(run_dir, destination, timeout_s=arguments.timeout)
-        delivered.append(_Delivered(destination.label, delivery, before[0], refusals(run_dir, destination.key)[1]))
+    delivered = [_deliver(run_dir, destination, arguments.timeout, console) for destination in found]
     if console.as_json:
         console.document(SCHEMA, {"run_dir": run_dir, "destinations": [one.as_dict() for one in delivered]})
     else:
         console.table(_COLUMNS, [one.row() for one in delivered], indent=0)
+    _explain(run_dir, delivered, {destination.key for destination in found}, console)
+    if any(one.is_locked for one in delivered):
+        return Exit.LOCKED
+    return Exit.DONE if all(one.is_all_there for one in delivered) else Exit.FAILED
+
+
+def _deliver(run_dir: Path, destination: Destination, timeout_s: float, console: Console) -> "_Delivered":
+    before, _ = refusals(run_dir, destination.key)
+    console.say(f"sending to {destination.label} ...")
+    next_line = time.monotonic() + _PROGRESS_S
+
+    def tell(so_far: Delivery) -> None:
+        nonlocal next_line
+        if time.monotonic() >= next_line:
+            next_line = time.monotonic() + _PROGRESS_S
+            reason = f" ({so_far.reason})" if so_far.reason else ""
+            console.say(f"  {so_far.sent:,} sent, {so_far.refused:,} refused, {so_far.waiting:,} waiting{reason}")
+
+    try:
+        delivery = deliver_run(run_dir, destination, timeout_s=timeout_s, progress=tell)
+    except LockedError as error:
+        console.say(str(error))
+        waiting = next((one.waiting for one in backlogs(run_dir) if one.key == destination.key), 0)
+        delivery = Delivery(destination.name, 0, 0, waiting, "another process sends it")
+        return _Delivered(destination.label, delivery, before, "", is_locked=True)
+    return _Delivered(destination.label, delivery, before, refusals(run_dir, destination.key)[1])
+
+
+def _explain(run_dir: Path, delivered: "list[_Delivered]", keys: set[str], console: Console) -> None:
     if any(one.delivery.refused or one.refused_before for one in delivered):
         console.say(
             "What was refused is not sent again; ids and reasons are in "
@@ -51,7 +80,11 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         )
     if any(one.delivery.waiting for one in delivered):
         console.say("What waits is in the journal; the same command sends it later.")
-    return Exit.DONE if all(one.is_all_there for one in delivered) else Exit.FAILED
+    for other in backlogs(run_dir):
+        if other.waiting and other.key not in keys:
+            console.say(
+                f"{other.label} has not got {count(other.waiting, 'record')} either, and is not configured now."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +94,10 @@ class _Delivered:
     label: str
     delivery: Delivery
     refused_before: int
-    """Spans that it refused in earlier calls, or while the run was recorded."""
+    """Records that it refused in earlier calls, or while the run was recorded."""
     last_refusal: str
+    is_locked: bool = False
+    """Whether another process was sending."""
 
     @property
     def reason(self) -> str:

@@ -5,8 +5,19 @@ waits, is sent again after a restart by `deliver_run`, and is never resent once
 acknowledged (docs/delivery.md).
 """
 
+from spanfold.deliver._acks import Backlog, backlogs, refusals
 from spanfold.deliver._destination import Destination, destinations
 from spanfold.deliver._encode import otlp_json
 from spanfold.deliver._shipper import Delivery, Shipper, deliver_run
 
-__all__ = ["Delivery", "Destination", "Shipper", "deliver_run", "destinations", "otlp_json"]
+__all__ = [
+    "Backlog",
+    "Delivery",
+    "Destination",
+    "Shipper",
+    "backlogs",
+    "deliver_run",
+    "destinations",
+    "otlp_json",
+    "refusals",
+]

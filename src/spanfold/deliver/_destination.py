@@ -8,35 +8,44 @@ appended, headers are `key=value` lists with URL-encoded values.
 import base64
 import hashlib
 import importlib.util
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from spanfold.errors import SettingsError
 from spanfold.settings import Settings
 
-Protocol = Literal["http/protobuf", "http/json", "grpc"]
+Protocol = Literal["http/protobuf", "http/json", "grpc", "langfuse-sdk"]
+Compression = Literal["none", "gzip", "deflate"]
 _PROTOCOLS: Final[Mapping[str, Protocol]] = {"http/protobuf": "http/protobuf", "http/json": "http/json", "grpc": "grpc"}
+_COMPRESSIONS: Final[Mapping[str, Compression]] = {"none": "none", "gzip": "gzip", "deflate": "deflate"}
 HTTP_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of one HTTP request: a default collector takes 20 MiB."""
 GRPC_LIMIT: Final = 3_500_000
 """Bytes of one gRPC request: a default collector takes 4 MiB."""
 DEFAULT_TIMEOUT_S: Final = 10.0
+LANGFUSE_TRACES: Final = "/api/public/otel/v1/traces"
+LANGFUSE_SCORES: Final = "/api/public/scores"
+LANGFUSE_MEDIA: Final = "/api/public/media"
+SCORES_LIMIT: Final = 900_000
+"""Bytes of one request with scores: the server takes 1 MB."""
+MEDIA_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """One place spans are sent to."""
+    """One place records are sent to."""
 
     name: str
-    """`otlp` or `langfuse`; names its acknowledgement file."""
+    """`otlp`, `langfuse` (its spans), `langfuse-scores` or `langfuse-media`; names its acknowledgement file."""
     protocol: Protocol
     url: str
     """Full address; never logged with user or query."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
-    gzip: bool = False
+    compression: Compression = "none"
     certificate: str = ""
     client_certificate: str = ""
     client_key: str = ""
@@ -44,16 +53,29 @@ class Destination:
     """gRPC without TLS."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Langfuse: what the environment says about every trace."""
+    account: str = ""
+    """Langfuse: the public key, which stands for a project. Another project is another destination."""
+    secret: str = field(default="", repr=False)
+    """Langfuse: the secret key."""
 
     @property
     def key(self) -> str:
         """Name of the files that say what this destination has acknowledged: another address is another destination."""
-        return f"{self.name}-{hashlib.sha256(self.url.encode()).hexdigest()[:8]}"
+        identity = f"{self.url}\n{self.account}" if self.account else self.url
+        return f"{self.name}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
     @property
     def limit_bytes(self) -> int:
         """Most bytes of one request."""
+        if self.protocol == "langfuse-sdk":
+            return SCORES_LIMIT
         return GRPC_LIMIT if self.protocol == "grpc" else HTTP_LIMIT
+
+    @property
+    def fill_bytes(self) -> int:
+        """Bytes of protobuf after which a request is full."""
+        # The same spans take more room as JSON. What still comes out too large is split before it is sent.
+        return self.limit_bytes // 2 if self.protocol == "http/json" else self.limit_bytes
 
     @property
     def label(self) -> str:
@@ -87,11 +109,9 @@ def destinations(settings: Settings, environ: Mapping[str, str]) -> list[Destina
                 missing.append("LANGFUSE_BASE_URL")
             raise SettingsError("langfuse", f"{', '.join(missing)} to be set, for langfuse=True", "nothing there")
         if langfuse is not None:
-            found.append(langfuse)
-    if found and importlib.util.find_spec("opentelemetry.proto") is None:
-        if settings.otlp is True or settings.langfuse is True:
-            raise SettingsError("otlp", "the package opentelemetry-exporter-otlp to be installed", "nothing there")
-        return []
+            # Without the extra scores are span events only, and media stay here (docs/delivery.md).
+            has_extra = importlib.util.find_spec("langfuse") is not None
+            found += [langfuse, *(langfuse_extras(langfuse) if has_extra else ())]
     return found
 
 
@@ -115,34 +135,53 @@ def otlp_destination(environ: Mapping[str, str]) -> Destination | None:
         return f"OTEL_EXPORTER_OTLP_{suffix}", default
 
     name, named_protocol = variable("PROTOCOL", "http/protobuf")
-    protocol = _PROTOCOLS.get(named_protocol)
+    protocol = _PROTOCOLS.get(named_protocol.strip().lower())
     if protocol is None:
         raise SettingsError(name, "grpc, http/protobuf or http/json", f"text of {len(named_protocol)} characters")
-    where = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" if own else "OTEL_EXPORTER_OTLP_ENDPOINT"
     url = own or (general if protocol == "grpc" else general.rstrip("/") + "/v1/traces")
-    if protocol == "grpc" and "://" not in url:
+    # Of a gRPC address without a scheme another variable says whether it is insecure; the scheme wins (OTLP exporter
+    # configuration).
+    has_scheme = "://" in url
+    if protocol == "grpc" and not has_scheme:
         url = f"http://{url}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(where, "an http:// or https:// address", f"text of {len(url)} characters")
+    parts = address("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" if own else "OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    name, named = variable("COMPRESSION", "none")
+    compression = _COMPRESSIONS.get(named.strip().lower())
+    if compression is None or (compression == "deflate" and protocol == "grpc"):
+        raise SettingsError(name, "none, gzip or, over HTTP, deflate", f"text of {len(named)} characters")
     name, timeout = variable("TIMEOUT", "10000")
-    name_compression, compression = variable("COMPRESSION", "none")
-    if compression not in ("none", "gzip"):
-        raise SettingsError(name_compression, "none or gzip", f"text of {len(compression)} characters")
-    _, headers = variable("HEADERS")
     _, insecure = variable("INSECURE", "false")
     return Destination(
         name="otlp",
         protocol=protocol,
         url=url,
-        headers=_headers(headers),
+        headers=_headers(*variable("HEADERS")),
         timeout_s=_milliseconds(name, timeout),
-        gzip=compression == "gzip",
+        compression=compression,
         certificate=variable("CERTIFICATE")[1],
         client_certificate=variable("CLIENT_CERTIFICATE")[1],
         client_key=variable("CLIENT_KEY")[1],
-        insecure=parts.scheme == "http" or insecure.strip().lower() == "true",
+        insecure=parts.scheme == "http" if has_scheme else insecure.strip().lower() == "true",
     )
+
+
+def address(variable: str, url: str) -> SplitResult:
+    """Return the parts of an address.
+
+    Raises:
+        SettingsError: It is none that can be sent to; names the variable it came from.
+    """
+    found = f"text of {len(url)} characters"
+    try:
+        parts = urlsplit(url)
+        is_usable = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:  # a port that is no number
+        is_usable = False
+    if not is_usable or not url.isascii() or not url.isprintable() or " " in url:
+        raise SettingsError(variable, "an http:// or https:// address", found)
+    return urlsplit(url)
 
 
 def langfuse_destination(environ: Mapping[str, str]) -> Destination | None:
@@ -155,25 +194,53 @@ def langfuse_destination(environ: Mapping[str, str]) -> Destination | None:
     base = environ.get("LANGFUSE_BASE_URL") or environ.get("LANGFUSE_HOST", "")
     if not (public and secret and base):
         return None
-    parts = urlsplit(base)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError("LANGFUSE_BASE_URL", "an http:// or https:// address", f"text of {len(base)} characters")
+    address("LANGFUSE_BASE_URL" if environ.get("LANGFUSE_BASE_URL") else "LANGFUSE_HOST", base)
     token = base64.b64encode(f"{public}:{secret}".encode()).decode("ascii")
     return Destination(
         name="langfuse",
         protocol="http/protobuf",
-        url=base.rstrip("/") + "/api/public/otel/v1/traces",
+        url=base.rstrip("/") + LANGFUSE_TRACES,
         headers={"authorization": f"Basic {token}", "x-langfuse-ingestion-version": "4"},
-        gzip=True,
+        compression="gzip",
+        account=public,
+        secret=secret,
         environ={k: environ[k] for k in ("LANGFUSE_TRACING_ENVIRONMENT", "LANGFUSE_RELEASE") if environ.get(k)},
     )
 
 
-def _headers(text: str) -> dict[str, str]:
+def langfuse_extras(langfuse: Destination) -> list[Destination]:
+    """Return where scores and media of a Langfuse server go: its REST interface, each acknowledged by itself."""
+    base = langfuse.url.removesuffix(LANGFUSE_TRACES)
+    extra = replace(langfuse, protocol="langfuse-sdk", compression="none")
+    return [
+        replace(extra, name="langfuse-scores", url=base + LANGFUSE_SCORES),
+        replace(extra, name="langfuse-media", url=base + LANGFUSE_MEDIA, timeout_s=MEDIA_TIMEOUT_S),
+    ]
+
+
+def langfuse_spans(extra: Destination) -> Destination:
+    """Return where the spans go whose scores and media go to `extra`."""
+    return replace(extra, name="langfuse", url=langfuse_base(extra) + LANGFUSE_TRACES)
+
+
+def langfuse_base(extra: Destination) -> str:
+    """Return the address of the server that scores and media go to."""
+    return extra.url.removesuffix(LANGFUSE_SCORES).removesuffix(LANGFUSE_MEDIA)
+
+
+def _headers(name: str, text: str) -> dict[str, str]:
     pairs = (item.partition("=") for item in text.split(","))
-    return {
+    headers = {
         unquote(key.strip()).lower(): unquote(value.strip()) for key, found, value in pairs if found and key.strip()
     }
+    for key, value in headers.items():
+        if not _HEADER_NAME.fullmatch(key) or not _HEADER_VALUE.fullmatch(value):
+            raise SettingsError(name, "key=value pairs of printable text", "a character that no header may hold")
+    return headers
+
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 def _milliseconds(name: str, text: str) -> float:

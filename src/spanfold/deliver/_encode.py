@@ -6,13 +6,13 @@ apart again loses dropped counts and unknown fields (facts 6.6).
 """
 
 import base64
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spanfold import names
-from spanfold.model import Event, Scope, Span
+from spanfold.model import Event, Link, Scope, Span
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -50,13 +50,62 @@ def _fill_scope(scoped: Any, scope: Scope) -> None:
         scoped.schema_url = names.GENAI_CONVENTIONS
 
 
-def message(span: Span, attributes: Mapping[str, Any], events: Sequence[Event]) -> "SpanMessage":
-    """Return one span as a protobuf message.
+class ShownEvent(NamedTuple):
+    """An event of a span, as a destination is shown it."""
+
+    time_ns: int
+    name: str
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a destination is shown of a span beside its ids, name and times."""
+
+    attributes: dict[str, Any]
+    events: Sequence[ShownEvent]
+    links: Sequence[Link]
+    status_message: str
+    dropped_events: int = 0
+    dropped_links: int = 0
+
+
+def shown(span: Span, events: Iterable[Event], dropped_events: int = 0) -> Shown:
+    """Return what any destination is shown of a span: all of it, without content that must stay here.
 
     Args:
         span: The record.
-        attributes: What the destination is shown of its attributes.
         events: Its events; those of foreign spans are on the record already.
+        dropped_events: How many more there were.
+    """
+    is_local = span.attributes.get(names.CONTENT) == "local"
+    return Shown(
+        attributes=_without_content(span.attributes) if is_local else dict(span.attributes),
+        events=[
+            ShownEvent(event.time_ns, event.name, _of_event(event, is_local))
+            for event in (*span.events, *events)
+            if not (is_local and names.CONTENT_EVENT.match(event.name))
+        ],
+        links=[
+            link._replace(attributes=_without_content(link.attributes)) if is_local else link for link in span.links
+        ],
+        status_message=span.status_message,
+        dropped_events=dropped_events,
+    )
+
+
+def _of_event(event: Event, is_local: bool) -> Mapping[str, Any]:
+    # What an event only repeats of its span is left out.
+    found = {k: v for k, v in event.attributes.items() if k not in (names.STAGE, names.CYCLE)}
+    return _without_content(found) if is_local else found
+
+
+def message(span: Span, shown: Shown) -> "SpanMessage":
+    """Return one span as a protobuf message.
+
+    Raises:
+        ValueError: A time, flag or number of it is none that OTLP can hold.
+        TypeError: The same, for what is no number at all.
     """
     from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
     from opentelemetry.proto.trace.v1.trace_pb2 import Status
@@ -69,27 +118,21 @@ def message(span: Span, attributes: Mapping[str, Any], events: Sequence[Event]) 
         kind=span.otel_kind,  # type: ignore[arg-type]  # the wire's number
         start_time_unix_nano=span.start_ns,
         end_time_unix_nano=span.end_ns,
-        attributes=key_values(attributes),
+        attributes=key_values(shown.attributes),
         trace_state=span.trace_state,
         flags=span.flags,
+        dropped_events_count=shown.dropped_events,
+        dropped_links_count=shown.dropped_links,
     )
     if span.status_code:
-        out.status.CopyFrom(Status(code=span.status_code, message=span.status_message))  # type: ignore[arg-type]  # the wire's number
-    is_local = span.attributes.get(names.CONTENT) == "local"
-    for event in (*span.events, *events):
-        if is_local and names.CONTENT_EVENT.match(event.name):
-            continue
-        found = _without_place(event.attributes)
-        out.events.add(
-            time_unix_nano=event.time_ns,
-            name=event.name,
-            attributes=key_values(_without_content(found) if is_local else found),
-        )
-    for link in span.links:
+        out.status.CopyFrom(Status(code=span.status_code, message=shown.status_message))  # type: ignore[arg-type]  # the wire's number
+    for event in shown.events:
+        out.events.add(time_unix_nano=event.time_ns, name=event.name, attributes=key_values(event.attributes))
+    for link in shown.links:
         out.links.add(
             trace_id=bytes.fromhex(link.trace_id),
             span_id=bytes.fromhex(link.span_id),
-            attributes=key_values(_without_content(link.attributes) if is_local else link.attributes),
+            attributes=key_values(link.attributes),
         )
     return out
 
@@ -97,11 +140,6 @@ def message(span: Span, attributes: Mapping[str, Any], events: Sequence[Event]) 
 def _without_content(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out message content, which stays here when a record is marked `spanfold.content=local`."""
     return {k: v for k, v in attributes.items() if not names.is_content(k)}
-
-
-def _without_place(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what an event only repeats of its span."""
-    return {k: v for k, v in attributes.items() if k not in (names.STAGE, names.CYCLE)}
 
 
 def key_values(attributes: Mapping[str, Any]) -> "list[KeyValue]":
@@ -147,44 +185,3 @@ def otlp_json(request: "ExportTraceServiceRequest") -> bytes:
                             part[key] = base64.b64decode(part[key]).hex()
     tree.setdefault("resourceSpans", [])  # what readers know a request by
     return json.dumps(tree, separators=(",", ":")).encode()
-
-
-def shown(span: Span) -> dict[str, Any]:
-    """Return the attributes any destination is shown: all, without content that must stay here."""
-    if span.attributes.get(names.CONTENT) == "local":
-        return _without_content(span.attributes)
-    return dict(span.attributes)
-
-
-def cut(attributes: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
-    """Return attributes whose texts together fit `limit_bytes`, the longest cut first.
-
-    A text that is JSON stays JSON: an object with the head of the original, its
-    size and its SHA-256. The whole value is in the local journal.
-    """
-    out = dict(attributes)
-    excess = sum(len(v.encode()) for v in out.values() if isinstance(v, str)) - limit_bytes
-    texts = sorted((k for k, v in out.items() if isinstance(v, str)), key=lambda k: -len(out[k]))
-    json_keys: frozenset[str] = frozenset(attributes.get(names.JSON_FIELDS) or ())
-    for key in texts:
-        if excess <= 0:
-            break
-        original: str = out[key]
-        raw = original.encode()
-        keep = max(0, len(raw) - excess - _CUT_ROOM)
-        head = raw[:keep].decode("utf-8", "ignore")
-        facts = {"size_bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-        is_json = key in json_keys or key.startswith("gen_ai.") or original.startswith(("[", "{"))
-        if is_json:
-            # JSON inside JSON can double in length: quotes and backslashes are escaped once more.
-            head = head[: keep // 2]
-            out[key] = json.dumps({"$cut": {**facts, "head": head}}, ensure_ascii=False)
-        else:
-            out[key] = f"{head}...[cut: {facts['size_bytes']} bytes, sha256 {facts['sha256']}]"
-        excess -= len(raw) - len(out[key].encode())
-        out[f"spanfold.cut.{key}"] = f"{facts['size_bytes']} bytes, sha256 {facts['sha256']}"
-    return out
-
-
-_CUT_ROOM: Final = 512
-"""Bytes the marks of a cut value take."""

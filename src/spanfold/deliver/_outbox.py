@@ -1,277 +1,260 @@
 """The journal as an outbox: what one destination has not acknowledged of one run.
 
-Spans are taken from the journal files in their order, with the events that
-stand before them in the same file. How far a destination has come is one
-offset per file in `<journal>/.deliver/<name>-<8 hex of the address>.ack.jsonl`: everything
-before it was acknowledged or refused for good. What was refused is named, with
-the reason, in `<name>-<8 hex>.refused.jsonl`.
+Records are taken from all journal files in the order of time, so that what was
+recorded inside of a span stands before its end also when another process
+recorded it. Memory holds what goes into one request; everything else is read
+when its turn comes, however long the journal is. How far the destination has
+come is noted after every answer (`Acknowledgements`).
 
-Between an answer and its line in the acknowledgement file a crash can hit; the
-batch is then sent again with the same ids (at-least-once, docs/delivery.md).
+Between an answer and its line in the acknowledgement file a crash can hit; that
+request is then sent again with the same ids (at-least-once, docs/delivery.md).
 """
 
+import heapq
+import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import orjson
-
-from spanfold import names
+from spanfold.deliver._acks import Acknowledgements, wanted
 from spanfold.deliver._destination import Destination
-from spanfold.deliver._encode import cut, message, shown
-from spanfold.deliver._langfuse import observation_attributes, trace_attributes
 from spanfold.errors import JournalMissing, SpanfoldError
-from spanfold.fs import SafeRoot
-from spanfold.journal import Tail, fields, journal_files
-from spanfold.model import Event, Span
+from spanfold.journal import Tail, journal_files
+from spanfold.model import Position, Record
 
-if TYPE_CHECKING:
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
-
-FOLDER: Final = ".deliver"
-MAX_SPANS: Final = 512
-"""Spans of one request."""
-MAX_EVENTS: Final = 20_000
-"""Events kept for spans that have not ended; the oldest are left out of their span then, and stay in the journal."""
+MAX_RECORDS: Final = 512
+"""Records of one request."""
 ENVELOPE_BYTES: Final = 16 * 1024
 """Room in a request for resource and scope."""
-SMALLEST_BYTES: Final = 16 * 1024
-"""A span is not cut below this: a peer that refuses less refuses something else."""
-INTERNAL_EVENTS: Final = frozenset({names.EVENT_STARTED, names.EVENT_SEALED, names.EVENT_LOST, names.EVENT_RECOVERED})
-"""Events about the journal itself: of no interest to a destination."""
+_BLOCKS_BYTES: Final = 1 << 26
+"""Bytes that all files of a run may hold in memory together while they are merged."""
 
 
 @dataclass(slots=True)
 class Item:
-    """One span to be sent."""
+    """One record to be sent."""
 
-    span: Span
-    events: tuple[Event, ...]
-    message: "SpanMessage"
+    record: Record
+    content: Any
+    """What the destination is sent of it; what it is depends on the outbox."""
     size: int
+    """Bytes of it in a request."""
+    file: str
+    """Journal file; empty when its acknowledgement moves nothing."""
+    end: int
+    """Offset behind its line."""
+    source: Any = None
+    """What it is made of, for an outbox that can make it smaller."""
 
 
-@dataclass(slots=True)
-class Batch:
-    """What goes into one request, and how far each file is when it has arrived."""
+class Outbox(ABC):
+    """What one destination has not acknowledged of one run; used by one thread, counted by any."""
 
-    items: list[Item]
-    offsets: dict[str, int]
-    sent: int = 0
-    refused: int = 0
-
-
-class Outbox:
-    """What one destination has not acknowledged of one run."""
+    max_records = MAX_RECORDS
 
     def __init__(self, run_dir: Path, destination: Destination, journal_dir: Path | None = None) -> None:
         self.run_dir = run_dir
         self.destination = destination
         self.is_closed = False
         """Whether the run has ended: nothing new will come."""
+        self.is_finished = False
+        """Whether everything of a run that has ended is settled."""
         self.sent = 0
         self.refused = 0
-        self._journal_dir = journal_dir or run_dir / "journal"
-        self._acked = self._load()
+        self.reasons: Counter[str] = Counter()
+        """Why records were refused -> how many."""
+        self.problem = ""
+        """Why nothing of this run can be sent now, whatever the destination does; empty when it can."""
+        self.pending: list[Item] = []
+        """What goes into the next request; an item leaves it when it has arrived or was refused for good."""
+        self.journal_dir = journal_dir or run_dir / "journal"
+        self.acks = Acknowledgements(self.journal_dir, destination)
+        self._counter = _Counter(self.journal_dir, self.acks.offsets, destination.name)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start reading at the beginning: what is acknowledged is passed over, but may be needed for what is not."""
+        self.pending = []
         self._tails: dict[str, Tail] = {}
-        self._events: OrderedDict[str, list[Event]] = OrderedDict()
-        self._n_events = 0
-        self._trace: dict[str, Any] = {}
-        self._reading: Iterator[tuple[str, int, Span]] | None = None
-        """Where reading stopped: starting anew for every span would list the folder and read a block each time."""
-        self._carried: tuple[str, int, Item] | None = None
-        self.batch: Batch | None = None
-        """What is being sent; kept until it is acknowledged."""
+        self._reading: Iterator[Record] | None = None
+        self._carried: Item | None = None
+        self._passed: dict[str, int] = {}
+        """Ends of lines read since that need no sending."""
+
+    @abstractmethod
+    def take(self, record: Record, position: Position) -> Item | None:
+        """Return the item a record makes, None when it makes none."""
+
+    @abstractmethod
+    def shorten(self, item: Item) -> bool:
+        """Make an item smaller, keeping the whole of it local; False when that is not possible."""
+
+    @abstractmethod
+    def describe(self, item: Item) -> Mapping[str, Any]:
+        """Return what is written down of an item that is refused for good; never a value of it."""
 
     # -- reading
 
-    def fill(self) -> Batch | None:
-        """Return the batch to send next, None when nothing waits."""
-        batch = self.batch
-        if batch is None:
-            # Kept from its first span on: what was read is not read again, also when reading fails further on.
-            batch = self.batch = Batch([], {})
-        elif batch.items:
-            return batch
-        size = ENVELOPE_BYTES
-        while len(batch.items) < MAX_SPANS:
-            taken = self._next(batch)
-            if taken is None:
-                break
-            file, end, item = taken
-            if batch.items and size + item.size > self.destination.limit_bytes:
-                self._carried = taken
-                break
-            batch.items.append(item)
-            batch.offsets[file] = end
+    def claim(self) -> None:
+        """Become the one that sends; harmless when repeated, raises `LockedError` as `Acknowledgements.claim`."""
+        if self.acks.claim():
+            self._counter = _Counter(
+                self.journal_dir, self.acks.offsets, self.destination.name, self.sent + self.refused
+            )
+            self._begin()
+
+    def release(self) -> None:
+        """Let others send; harmless when repeated."""
+        self.acks.release()
+
+    def fill(self) -> list[Item]:
+        """Return what goes into the next request, topped up with what waits; empty when nothing does."""
+        try:
+            self._top_up()
+        except BaseException:
+            # What was read ahead is gone with the error: acknowledging beyond it would lose it.
+            self._begin()
+            raise
+        if not self.pending:
+            passed, self._passed = self._passed, {}
+            if passed:
+                self.acks.settle(passed, sent=0, refused=0)
+        return self.pending
+
+    def _top_up(self) -> None:
+        limit = self.destination.fill_bytes
+        size = ENVELOPE_BYTES + sum(item.size for item in self.pending)
+        while len(self.pending) < self.max_records and (item := self._next()) is not None:
+            if self.pending and size + item.size > limit:
+                self._carried = item
+                return
+            self.pending.append(item)
             size += item.size
-        if batch.items:
-            return batch
-        self.acknowledge()
-        return None
 
-    def _next(self, batch: Batch) -> tuple[str, int, Item] | None:
+    def _next(self) -> Item | None:
         if self._carried is not None:
-            taken, self._carried = self._carried, None
-            return taken
-        reading, self._reading = self._reading or self._spans(), None
-        for file, end, span in reading:
-            self._reading = reading
-            try:
-                return file, end, self._item(span, self._events_of(span))
-            except (ValueError, TypeError) as error:  # a time or flag that OTLP's numbers cannot hold
-                batch.offsets[file] = end
-                self.set_aside(span, f"{type(error).__name__} while encoding it")
+            carried, self._carried = self._carried, None
+            return carried
+        # Where reading stopped is kept: starting anew for every record would list the folder each time.
+        if self._reading is None:
+            self._reading = self._records()
+        for record in self._reading:
+            position = record.position
+            if position is not None and (item := self.take(record, position)) is not None:
+                return item
+        self._reading = None
         return None
 
-    def _spans(self) -> Iterator[tuple[str, int, Span]]:
-        """Yield one unacknowledged span at a time, events taken in on the way."""
+    def is_acked(self, position: Position) -> bool:
+        """Whether a record needs no sending any more."""
+        return position.offset < self.acks.offsets.get(position.path.name, 0)
+
+    def passed(self, position: Position) -> None:
+        """Note that a record needs no sending."""
+        self._passed[position.path.name] = position.offset + position.length
+
+    def _records(self) -> Iterator[Record]:
+        """Yield what is new in all files, in order of time; the order of each file is kept, whatever the clock did."""
         try:
-            files = journal_files(self._journal_dir)
+            files = journal_files(self.journal_dir)
         except (JournalMissing, OSError):
             return
-        for path in files:
-            tail = self._tails.get(path.name)
-            if tail is None:
-                tail = self._tails[path.name] = Tail(path)
-            acked = self._acked.get(path.name, 0)
-            for record in tail.read():
-                position = record.position
-                if position is None:
-                    continue
-                if isinstance(record, Event):
-                    self._take_event(record)
-                elif position.offset >= acked:
-                    yield path.name, position.offset + position.length, record
-                else:
-                    self._events_of(record)  # arrived with it
+        block = max(1 << 14, min(1 << 18, _BLOCKS_BYTES // max(1, len(files))))
+        tails = [self._tails.setdefault(path.name, Tail(path, block_bytes=block)) for path in files]
+        grown = [tail for tail in tails if tail.size() != tail.offset]
+        streams = [_timed(number, tail) for number, tail in enumerate(grown)]
+        for _, _, _, record in heapq.merge(*streams):
+            yield record
 
-    def _take_event(self, event: Event) -> None:
-        if event.name == names.EVENT_STARTED and event.attributes.get(names.KIND) == "run":
-            self._trace = trace_attributes(
-                fields(event), str(event.attributes.get(names.RUN_ID, "")), self.destination.environ
-            )
-        if event.name in INTERNAL_EVENTS or not event.span_id:
-            return
-        self._events.setdefault(event.span_id, []).append(event)
-        self._n_events += 1
-        while self._n_events > MAX_EVENTS:
-            _, dropped = self._events.popitem(last=False)
-            self._n_events -= len(dropped)
+    # -- settling
 
-    def _events_of(self, span: Span) -> tuple[Event, ...]:
-        events = self._events.pop(span.span_id, ())
-        self._n_events -= len(events)
-        return tuple(events)
+    def accept(self, items: Collection[Item], *, rejected: int = 0, reason: str = "") -> None:
+        """Note that items have arrived, but for so many that a partial success rejected."""
+        rejected = min(rejected, len(items))
+        if rejected:
+            self._refusal({"spans": rejected, "reason": reason, **self._among(items, rejected)}, rejected)
+        self._settle(items, sent=sum(bool(item.file) for item in items) - rejected, refused=rejected)
 
-    def _item(self, span: Span, events: tuple[Event, ...]) -> Item:
-        made = message(span, self._attributes(span), events)
-        item = Item(span, events, made, made.ByteSize() + 8)
-        if item.size + ENVELOPE_BYTES > self.destination.limit_bytes:
-            self.shorten(item)
-        return item
+    def refuse(self, item: Item, reason: str) -> None:
+        """Note that an item was refused for good."""
+        self._refusal({**self.describe(item), "spans": 1, "reason": reason}, 1)
+        self._settle([item], sent=0, refused=1)
 
-    def _attributes(self, span: Span) -> dict[str, Any]:
-        attributes = shown(span)
-        if self.destination.name == "langfuse":
-            attributes.update(observation_attributes(span, attributes))
-            attributes.update(self._trace)
-        return attributes
+    def refuse_unsent(self, position: Position, line: Mapping[str, Any], reason: str) -> None:
+        """Note that a record cannot be sent at all."""
+        self.passed(position)
+        self.refused += 1
+        self._refusal({**line, "spans": 1, "reason": reason}, 1)
 
-    def shorten(self, item: Item) -> bool:
-        """Cut an item's attributes to half its size or the limit; the whole values stay in the journal.
+    def _among(self, items: Collection[Item], rejected: int) -> dict[str, Any]:
+        if rejected == len(items) == 1:
+            return dict(self.describe(next(iter(items))))
+        # Which of them, the destination did not say.
+        return {"among": [self.describe(item) for item in items]}
 
-        Returns:
-            False when there is nothing left to cut: the span is small, or large by other things than texts.
+    def _refusal(self, line: Mapping[str, Any], count: int) -> None:
+        self.reasons[str(line["reason"])] += count
+        self.acks.refuse(line)
+
+    def _settle(self, items: Collection[Item], *, sent: int, refused: int) -> None:
+        offsets = {item.file: item.end for item in items if item.file}
+        gone = {id(item) for item in items}
+        self.pending = [item for item in self.pending if id(item) not in gone]
+        self.sent += sent
+        self.refused += refused
+        self.acks.settle(offsets, sent=sent, refused=refused)
+
+    # -- counting
+
+    def waiting(self, deadline: float | None = None) -> int:
+        """Count the records that are in the journal and neither acknowledged nor refused.
+
+        May be called by any thread. It reads what was written since the last
+        count; when the deadline comes first, the count is a lower bound.
         """
-        before = item.size
-        room = min(self.destination.limit_bytes - ENVELOPE_BYTES, before) // 2
-        if room < SMALLEST_BYTES:
-            return False
-        item.message = message(item.span, cut(self._attributes(item.span), room), item.events[:MAX_SPANS])
-        item.size = item.message.ByteSize() + 8
-        return item.size < before
+        counter = self._counter
+        return max(0, counter.count(deadline) - (self.sent + self.refused - counter.settled_before))
 
-    def waiting(self) -> int:
-        """Count the spans that are in the journal and neither acknowledged nor refused."""
-        count = len(self.batch.items) if self.batch is not None else 0
-        count += self._carried is not None
-        try:
-            files = journal_files(self._journal_dir)
-        except (JournalMissing, OSError):
-            return count
-        for path in files:
-            tail = self._tails.get(path.name)
-            offset = tail.offset if tail is not None else self._acked.get(path.name, 0)
-            count += _count_spans(path, offset)
-        return count
 
-    # -- acknowledging
+class _Counter:
+    """Counts the lines of a journal that a destination wants, each byte once."""
 
-    def acknowledge(self) -> None:
-        """Note that every item of the batch has arrived or was refused for good."""
-        batch, self.batch = self.batch, None
-        if batch is None or not batch.offsets:
-            return
-        self._acked.update(batch.offsets)
-        self.sent += batch.sent
-        self.refused += batch.refused
-        lines = b"".join(
-            orjson.dumps(
-                {
-                    "file": file,
-                    "offset": offset,
-                    "sent": batch.sent,
-                    "refused": batch.refused,
-                    "time_ns": time.time_ns(),
-                }
-            )
-            + b"\n"
-            for file, offset in batch.offsets.items()
-        )
-        self._append(f"{self.destination.key}.ack.jsonl", lines)
+    def __init__(self, journal_dir: Path, offsets: Mapping[str, int], name: str, settled_before: int = 0) -> None:
+        self.settled_before = settled_before
+        """Records the outbox had settled when counting began."""
+        self._journal_dir = journal_dir
+        self._offsets = dict(offsets)
+        self._is_wanted = wanted(name)
+        self._lock = threading.Lock()
+        self._found = 0
 
-    def set_aside(self, span: Span | None, reason: str, *, size_bytes: int | None = None, count: int = 1) -> None:
-        """Note a span of the batch that was refused for good; None when the destination did not say which."""
-        assert self.batch is not None
-        self.batch.refused += count
-        line = {
-            "trace_id": span.trace_id if span else None,
-            "span_id": span.span_id if span else None,
-            "name": span.name if span else None,
-            "size_bytes": size_bytes,
-            "spans": count,
-            "reason": reason,
-            "time_ns": time.time_ns(),
-        }
-        self._append(f"{self.destination.key}.refused.jsonl", orjson.dumps(line) + b"\n")
-
-    def _append(self, name: str, data: bytes) -> None:
-        root = SafeRoot(self._journal_dir)
-        root.ensure_dir(FOLDER)
-        with root.open_append(f"{FOLDER}/{name}", mend_tail=True) as handle:
-            handle.append(data)
-
-    def _load(self) -> dict[str, int]:
-        acked: dict[str, int] = {}
-        try:
-            content = SafeRoot(self._journal_dir).read_bytes(f"{FOLDER}/{self.destination.key}.ack.jsonl")
-        except (OSError, SpanfoldError):
-            return acked
-        for line in content.split(b"\n"):
+    def count(self, deadline: float | None) -> int:
+        with self._lock:
             try:
-                entry = orjson.loads(line)
-                acked[entry["file"]] = max(acked.get(entry["file"], 0), int(entry["offset"]))
-            except (ValueError, KeyError, TypeError):
-                continue  # torn by a crash: its batch is sent again
-        return acked
+                for path in journal_files(self._journal_dir):
+                    self._read(path, deadline)
+            except (OSError, SpanfoldError):
+                pass  # `run verify` says what is wrong with the journal
+            return self._found
+
+    def _read(self, path: Path, deadline: float | None) -> None:
+        tail = Tail(path, self._offsets.get(path.name, 0))
+        if tail.size() == tail.offset:
+            return
+        for line in tail.lines():
+            self._found += self._is_wanted(line.data)
+            self._offsets[path.name] = line.offset + line.length
+            if deadline is not None and time.monotonic() > deadline:
+                return
 
 
-def _count_spans(path: Path, offset: int) -> int:
-    try:
-        return sum(line.data.startswith(b'{"resourceSpans"') for line in Tail(path, offset).lines())
-    except (OSError, SpanfoldError):
-        return 0
+def _timed(number: int, tail: Tail) -> Iterator[tuple[int, int, int, Record]]:
+    """Yield the records of one file with their place among all."""
+    latest = 0
+    for line, record in enumerate(tail.read()):
+        latest = max(latest, record.time_ns)
+        yield latest, number, line, record

@@ -9,15 +9,20 @@ import logging
 import random
 import threading
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from spanfold.deliver._answer import Answer
 from spanfold.deliver._destination import Destination
-from spanfold.deliver._encode import request
-from spanfold.deliver._outbox import Item, Outbox
-from spanfold.deliver._send import Answer, send
-from spanfold.fs import FileLock, SafeRoot
+from spanfold.deliver._extras import MediaOutbox, ScoreOutbox
+from spanfold.deliver._outbox import Outbox
+from spanfold.deliver._sdk import MediaSender, ScoreSender
+from spanfold.deliver._send import OtlpSender, Sender, deliver_batch
+from spanfold.deliver._spans import SpanOutbox
+from spanfold.errors import LockedError
 
 log = logging.getLogger("spanfold")
 
@@ -25,49 +30,39 @@ IDLE_S: Final = 0.5
 """How often a destination looks for new records by itself."""
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 30.0
+COUNT_S: Final = 0.5
+"""Seconds that counting what waits may take beyond the deadline of a flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of the spans of a run, or of all runs, at one destination."""
+    """What became of the records of a run, or of all runs, at one destination."""
 
     destination: str
     sent: int
     refused: int
     waiting: int
     reason: str = ""
-    """The last thing that went wrong, empty when nothing did."""
+    """Why records wait, else why the last of them were refused; empty when all have arrived."""
+    refusals: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Why records were refused -> how many."""
 
 
-def deliver_batch(outbox: Outbox, deadline: float) -> Answer:
-    """Send the outbox's batch, isolating what is refused by halving; the answer says whether to try again.
+_OUTBOXES: Final[Mapping[str, type[Outbox]]] = {"langfuse-scores": ScoreOutbox, "langfuse-media": MediaOutbox}
+_SENDERS: Final[Mapping[str, Callable[[Destination], Sender]]] = {
+    "langfuse-scores": ScoreSender,
+    "langfuse-media": MediaSender,
+}
 
-    Items that have arrived or were refused leave the batch at once, so that a
-    later try sends only the rest.
-    """
-    batch = outbox.batch
-    assert batch is not None
-    todo: list[list[Item]] = [list(batch.items)]
-    while todo:
-        items = todo.pop()
-        answer = send(outbox.destination, request((i.span, i.message) for i in items), deadline)
-        if answer.result == "retry":
-            batch.items = [item for group in (*reversed(todo), items) for item in group]
-            return answer
-        if answer.result == "accepted":
-            if answer.rejected:
-                outbox.set_aside(None, answer.reason, count=min(answer.rejected, len(items)))
-            batch.sent += len(items) - min(answer.rejected, len(items))
-        elif len(items) > 1:
-            half = len(items) // 2
-            todo += [items[half:], items[:half]]
-        elif answer.result == "too_large" and outbox.shorten(items[0]):
-            todo.append(items)
-        else:
-            outbox.set_aside(items[0].span, answer.reason, size_bytes=items[0].size)
-    batch.items = []
-    outbox.acknowledge()
-    return Answer("accepted")
+
+def outbox_of(run_dir: Path, destination: Destination) -> Outbox:
+    """Return what a destination has not acknowledged of a run."""
+    return _OUTBOXES.get(destination.name, SpanOutbox)(run_dir, destination)
+
+
+def sender_of(destination: Destination) -> Sender:
+    """Return what sends to a destination; nothing is connected yet."""
+    return _SENDERS.get(destination.name, OtlpSender)(destination)
 
 
 class Shipper:
@@ -75,9 +70,14 @@ class Shipper:
 
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
+        self._sender = sender_of(destination)
         self._outboxes: list[Outbox] = []
+        self._left: list[Outbox] = []
+        """Outboxes that are forgotten, and that the thread may still be at work with."""
         self._done = (0, 0)
-        self._wake = threading.Condition()
+        self._done_reasons: Counter[str] = Counter()
+        # Re-entrant: a signal handler may flush in the middle of it. Nothing is read or sent while it is held.
+        self._wake = threading.Condition(threading.RLock())
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._urgent_until = 0.0
@@ -95,7 +95,7 @@ class Shipper:
 
     def add(self, run_dir: Path) -> Outbox:
         """Send the records of this run too, from now on."""
-        outbox = Outbox(run_dir, self.destination)
+        outbox = outbox_of(run_dir, self.destination)
         with self._wake:
             self._outboxes.append(outbox)
             self._work()
@@ -106,13 +106,18 @@ class Shipper:
         self._stopping = False
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._loop, name=f"spanfold-{self.destination.name}", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # the interpreter ends: what is left goes by `run deliver`
+                self._thread = None
 
     def close(self, outbox: Outbox) -> None:
         """The run has ended: forget it once everything has arrived."""
         with self._wake:
             outbox.is_closed = True
             self._wake.notify_all()
+
+    # -- flushing
 
     def flush(self, timeout_s: float, *, patient: bool = True) -> Delivery:
         """Wait until everything recorded so far has arrived, at most `timeout_s` seconds.
@@ -122,6 +127,11 @@ class Shipper:
             patient: Wait for a destination that does not take records now; otherwise one more try is enough.
         """
         deadline = time.monotonic() + timeout_s
+        self.urge(deadline)
+        return self.wait(deadline, patient=patient)
+
+    def urge(self, deadline: float) -> None:
+        """Have everything recorded so far sent at once; returns without waiting."""
         with self._wake:
             if self._outboxes:
                 self._idle = False
@@ -130,39 +140,58 @@ class Shipper:
                 self._not_before = 0.0
                 self._work()
                 self._wake.notify_all()
-                # Also over when the destination has asked for a longer wait, or another try is useless.
-                while (
-                    not self._idle
-                    and self._not_before < deadline
-                    and (patient or self._failed != self._generation)
-                    and (left := deadline - time.monotonic()) > 0
-                ):
-                    self._wake.wait(left)
-            return self._result()
 
-    def stop(self, timeout_s: float) -> Delivery:
-        """Flush, then end the thread; what has not arrived stays in the journal.
+    def wait(self, deadline: float, *, patient: bool = True) -> Delivery:
+        """Wait for what `urge` asked for, and say what became of it."""
+        with self._wake:
+            # Also over when the destination has asked for a longer wait, or another try is useless.
+            while (
+                self._outboxes
+                and self._thread is not None
+                and not self._idle
+                and self._not_before < deadline
+                and (patient or self._failed != self._generation)
+                and (left := deadline - time.monotonic()) > 0
+            ):
+                self._wake.wait(left)
+        return self.result(max(deadline, time.monotonic() + COUNT_S))
+
+    def stop(self, deadline: float, *, patient: bool = False) -> Delivery:
+        """Wait for what `urge` asked for, then end the thread; what has not arrived stays in the journal.
 
         Runs that have ended are forgotten, so that stopping twice waits once
         for a destination that is down.
         """
-        result = self.flush(timeout_s, patient=False)
+        result = self.wait(deadline, patient=patient)
         with self._wake:
             self._stopping = True
             self._forget([outbox for outbox in self._outboxes if outbox.is_closed])
+            if self._thread is None:
+                self._end()
             self._wake.notify_all()
         return result
 
-    def _result(self) -> Delivery:
-        sent, refused = self._done
+    def result(self, deadline: float | None = None) -> Delivery:
+        """Say what became of the records so far; `waiting` is a lower bound when the deadline cuts the count short."""
+        with self._wake:
+            (sent, refused), reasons = self._done, self._done_reasons.copy()
+            outboxes = list(self._outboxes)
         waiting = 0
-        for outbox in self._outboxes:
-            sent, refused, waiting = sent + outbox.sent, refused + outbox.refused, waiting + outbox.waiting()
-        return Delivery(self.destination.name, sent, refused, waiting, self.reason if waiting or refused else "")
+        problem = ""
+        for outbox in outboxes:
+            waiting += outbox.waiting(deadline)
+            sent, refused = sent + outbox.sent, refused + outbox.refused
+            reasons += Counter(dict(outbox.reasons))
+            problem = problem or outbox.problem
+        reason = (self.reason or problem) if waiting else next(reversed(reasons), "")
+        return Delivery(self.destination.name, sent, refused, waiting, reason, dict(reasons))
+
+    # -- the thread
 
     def _loop(self) -> None:
         while True:
             with self._wake:
+                self._release_left()
                 if self._stopping:
                     self._end()
                     return
@@ -174,11 +203,12 @@ class Shipper:
                 for outbox in outboxes:
                     drained = self._drain(outbox) and drained
             with self._wake:
-                self._forget([o for o in self._outboxes if o.is_closed and o.batch is None and not o.waiting()])
+                self._forget([outbox for outbox in self._outboxes if outbox.is_finished])
                 if drained and not held_back and generation == self._generation:
                     self._idle = True
                     self._wake.notify_all()
                 if not self._outboxes:
+                    self._release_left()
                     self._end()
                     return
                 if generation == self._generation and not self._stopping:
@@ -188,32 +218,51 @@ class Shipper:
         """Note that the thread ends, and let nobody wait for it; called with the lock held."""
         self._thread = None
         self._idle = True
+        for outbox in self._outboxes:
+            outbox.release()
+        self._release_left()
+        self._sender.close()
         self._wake.notify_all()
 
     def _drain(self, outbox: Outbox) -> bool:
         """Send what waits of one run; False when the destination does not take it now."""
+        is_closed = outbox.is_closed  # looked at first: what is recorded later is not looked for any more
         try:
-            while outbox.fill() is not None:
-                with self._wake:
-                    urgent = self._urgent_until
-                now = time.monotonic()
-                deadline = urgent if urgent > now else now + self.destination.timeout_s
-                answer = deliver_batch(outbox, deadline)
-                if answer.result == "retry":
-                    self._hold_back(answer)
-                    return False
-                self._pause_s = FIRST_PAUSE_S
+            if outbox.journal_dir.is_dir():
+                outbox.claim()
+                while outbox.fill():
+                    answer = deliver_batch(outbox, self._sender, self._next_deadline())
+                    if answer.result == "retry":
+                        self._hold_back(answer)
+                        return False
+                    self._took()
+            outbox.problem = ""
+            outbox.is_finished = is_closed
+        except LockedError as error:
+            outbox.problem = str(error)
         except Exception as error:
-            self._hold_back(Answer("retry", f"{type(error).__name__} while reading the journal"))
-            return False
+            # The run's fault and not the destination's: others go on.
+            outbox.problem = f"{type(error).__name__} while reading the journal"
         return True
+
+    def _next_deadline(self) -> float:
+        with self._wake:
+            urgent = self._urgent_until
+        now = time.monotonic()
+        return urgent if urgent > now else now + self.destination.timeout_s
+
+    def _took(self) -> None:
+        if self.reason:
+            log.warning("%s takes records again.", self.destination.label)
+        self.reason = ""
+        self._pause_s = FIRST_PAUSE_S
 
     def _hold_back(self, answer: Answer) -> None:
         first = not self.reason
-        self.reason = answer.reason
         pause = answer.retry_after_s if answer.retry_after_s is not None else self._pause_s * random.uniform(0.8, 1.2)
         self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
         with self._wake:
+            self.reason = answer.reason
             urgent = self._urgent_until > time.monotonic()
             self._not_before = time.monotonic() + (
                 min(pause, 0.25) if urgent and answer.retry_after_s is None else pause
@@ -228,39 +277,64 @@ class Shipper:
             )
 
     def _forget(self, outboxes: list[Outbox]) -> None:
+        """Count what became of runs that are over; called with the lock held."""
         for outbox in outboxes:
             self._outboxes.remove(outbox)
+            self._left.append(outbox)
             self._done = (self._done[0] + outbox.sent, self._done[1] + outbox.refused)
+            self._done_reasons += outbox.reasons
+
+    def _release_left(self) -> None:
+        while self._left:
+            self._left.pop().release()
 
 
-def deliver_run(run_dir: Path, destination: Destination, *, timeout_s: float = 60.0) -> Delivery:
+def deliver_run(
+    run_dir: Path,
+    destination: Destination,
+    *,
+    timeout_s: float = 60.0,
+    progress: Callable[[Delivery], None] | None = None,
+) -> Delivery:
     """Send what a destination has not acknowledged of a run of the past.
 
-    Safe to run twice, and from two shells at the same time: the second is refused.
+    Safe to run as often as you like. Whoever comes while another process sends,
+    also the one that records the run, is refused.
 
     Args:
         run_dir: The run directory.
         destination: Where to.
         timeout_s: Seconds after which what has not arrived waits for the next try.
+        progress: Told after each batch what has become of the run so far.
 
     Raises:
-        LockedError: Another process delivers this run to this destination.
+        LockedError: Somebody else delivers this run to this destination.
+        OSError: The journal's folder cannot be written to.
     """
-    journal = run_dir / "journal"
-    root = SafeRoot(journal)
-    root.ensure_dir(".deliver")
-    with FileLock(root, f".deliver/{destination.key}.lock"):
-        outbox = Outbox(run_dir, destination)
-        deadline, pause, reason = time.monotonic() + timeout_s, FIRST_PAUSE_S, ""
-        while outbox.fill() is not None and time.monotonic() < deadline:
-            answer = deliver_batch(outbox, deadline)
-            if answer.result != "retry":
+    deadline, pause, reason = time.monotonic() + timeout_s, FIRST_PAUSE_S, ""
+    outbox, sender = outbox_of(run_dir, destination), sender_of(destination)
+    try:
+        outbox.claim()
+        while time.monotonic() < deadline and outbox.fill():
+            answer = deliver_batch(outbox, sender, deadline)
+            reason = answer.reason if answer.result == "retry" else ""
+            if progress is not None:
+                progress(_result(outbox, reason))
+            if not reason:
+                pause = FIRST_PAUSE_S
                 continue
-            reason = answer.reason
             wait = answer.retry_after_s if answer.retry_after_s is not None else pause
             if time.monotonic() + wait >= deadline:
                 break
             time.sleep(wait)
             pause = min(MAX_PAUSE_S, pause * 2)
-        waiting = outbox.waiting()
-        return Delivery(destination.name, outbox.sent, outbox.refused, waiting, reason if waiting else "")
+        return _result(outbox, reason)
+    finally:
+        sender.close()
+        outbox.release()
+
+
+def _result(outbox: Outbox, reason: str) -> Delivery:
+    waiting = outbox.waiting()
+    told = (reason or "no time left") if waiting else next(reversed(outbox.reasons), "")
+    return Delivery(outbox.destination.name, outbox.sent, outbox.refused, waiting, told, dict(outbox.reasons))

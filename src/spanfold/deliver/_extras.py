@@ -1,0 +1,247 @@
+"""Scores and media of a run for Langfuse's REST interface, with ids that are the same each time they are sent.
+
+The server overwrites a score of the same id, name and day, and knows media by
+their SHA-256: sending either again changes nothing. They are acknowledged apart
+from the spans they belong to, and may arrive before them.
+
+A score of a span that Langfuse has refused would hang on nothing; it is sent
+to the trace instead, and once more if it had been sent before the refusal.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from spanfold import names
+from spanfold.deliver._acks import FOLDER, REFUSED, is_event, read_lines
+from spanfold.deliver._destination import Destination, langfuse_spans
+from spanfold.deliver._langfuse import trace_attributes
+from spanfold.deliver._outbox import Item, Outbox
+from spanfold.errors import JournalMissing, SpanfoldError
+from spanfold.fs import SafeRoot
+from spanfold.journal import NotOtlp, Tail, decode_line, fields, journal_files, value_of
+from spanfold.model import Event, Position, Record
+
+MAX_MEDIA_BYTES: Final = 64 * 1024 * 1024
+"""Larger files stay here: one is held in memory while it is sent."""
+MEDIA_TYPES: Final = frozenset(
+    {
+        *("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/svg+xml"),
+        *("audio/mpeg", "audio/wav", "audio/ogg", "audio/flac", "video/mp4", "video/quicktime", "video/x-msvideo"),
+        *("text/plain", "text/html", "text/csv", "text/markdown", "application/pdf", "application/json"),
+    }
+)
+"""Media types that both we and Langfuse know."""
+_ENVIRONMENT: Final = re.compile(r"(?!langfuse)[a-z0-9_-]{1,40}")
+
+
+class EventOutbox(Outbox):
+    """Events of one name; other lines of the journal are not even decoded."""
+
+    event_name: ClassVar[str]
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._read_to: dict[str, int] = {}
+        self.environment = "default"
+
+    def _records(self) -> Iterator[Record]:
+        try:
+            files = journal_files(self.journal_dir)
+        except (JournalMissing, OSError):
+            return
+        for path in files:
+            for line in Tail(path, self._read_to.get(path.name, 0)).lines():
+                self._read_to[path.name] = line.offset + line.length
+                if is_event(self.event_name, line.data) or is_event(names.EVENT_STARTED, line.data):
+                    try:
+                        yield from decode_line(line.data, path, line.offset)
+                    except NotOtlp:
+                        continue  # `run verify` says what is wrong with it
+
+    def take(self, record: Record, position: Position) -> Item | None:
+        """Return the item of an event of the name."""
+        if not isinstance(record, Event):
+            return None
+        if record.name == names.EVENT_STARTED and record.attributes.get(names.KIND) == "run":
+            found = trace_attributes(fields(record), "", self.destination.environ)
+            self.environment = environment_of(found.get("langfuse.environment"))
+        if record.name != self.event_name or self.is_acked(position):
+            return None
+        return self.item(record, position)
+
+    def item(self, event: Event, position: Position) -> Item | None:
+        """Return the item of an event that is not acknowledged; None when it needs no sending."""
+        raise NotImplementedError
+
+    def shorten(self, item: Item) -> bool:
+        """Do nothing: there is nothing to cut."""
+        return False
+
+    def describe(self, item: Item) -> Mapping[str, Any]:
+        """Return what names a score or a file."""
+        record = item.record
+        return {"trace_id": record.trace_id, "span_id": record.span_id, "name": item.content["name"]}
+
+
+class ScoreOutbox(EventOutbox):
+    """The scores of a run that Langfuse has not acknowledged."""
+
+    event_name = names.EVENT_SCORE
+
+    def __init__(self, run_dir: Path, destination: Destination, journal_dir: Path | None = None) -> None:
+        self._refusals = langfuse_spans(destination).key + REFUSED
+        super().__init__(run_dir, destination, journal_dir)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._refused_spans: set[str] = set()
+        self._refusals_size = 0
+
+    def fill(self) -> list[Item]:
+        """Return what goes into the next request; first of all scores whose span was refused after they were sent."""
+        if not self.pending:
+            self._look_for_refusals()
+        return super().fill()
+
+    def _look_for_refusals(self) -> None:
+        path = self.journal_dir / FOLDER / self._refusals
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return
+        if size == self._refusals_size:
+            return
+        self._refusals_size = size
+        seen = self.acks.offsets.get(self._refusals, 0)
+        self._refused_spans |= _span_ids(self.journal_dir, self._refusals, 0)
+        late = _span_ids(self.journal_dir, self._refusals, seen)
+        if late:
+            self.pending += self._sent_for(late)
+        self._passed[self._refusals] = size
+
+    def _sent_for(self, span_ids: set[str]) -> Iterator[Item]:
+        for path in journal_files(self.journal_dir):
+            end = self.acks.offsets.get(path.name, 0)
+            for line in Tail(path).lines():
+                if line.offset >= end:
+                    break
+                if not is_event(self.event_name, line.data):
+                    continue
+                for record in decode_line(line.data, path, line.offset):
+                    if isinstance(record, Event) and record.name == self.event_name and record.span_id in span_ids:
+                        yield self._made(record, Position(path, line.offset, line.length, 0), file="")
+
+    def item(self, event: Event, position: Position) -> Item | None:
+        """Return the item of a score."""
+        return self._made(event, position, file=position.path.name)
+
+    def _made(self, event: Event, position: Position, *, file: str) -> Item:
+        content = score_of(event, self.environment)
+        if event.span_id in self._refused_spans:
+            del content["observationId"]
+            content["metadata"] = {**content.get("metadata", {}), "spanfold.refused_span_id": event.span_id}
+        return Item(event, content, len(orjson.dumps(content)) + 1, file, position.offset + position.length)
+
+
+class MediaOutbox(EventOutbox):
+    """The media among the artifacts of a run that Langfuse has not acknowledged."""
+
+    event_name = names.EVENT_ARTIFACT
+    max_records = 1
+
+    def item(self, event: Event, position: Position) -> Item | None:
+        """Return the item of an artifact, if it is of a kind that Langfuse shows and may leave the machine."""
+        found = None if event.attributes.get(names.CONTENT) == "local" else media_of(fields(event))
+        if found is None:
+            self.passed(position)
+            return None
+        content = {**found, "root": self.run_dir, "traceId": event.trace_id, "observationId": event.span_id}
+        try:
+            size = SafeRoot(self.run_dir).stat(found["path"]).st_size
+        except (OSError, SpanfoldError):
+            size = 0  # the sender says that it is gone
+        if size > MAX_MEDIA_BYTES:
+            line = {"trace_id": event.trace_id, "span_id": event.span_id, "name": found["name"], "size_bytes": size}
+            self.refuse_unsent(position, line, f"a file of more than {MAX_MEDIA_BYTES} bytes")
+            return None
+        return Item(event, content, size, position.path.name, position.offset + position.length)
+
+
+def score_of(event: Event, environment: str) -> dict[str, Any]:
+    """Return the body of a score for Langfuse's REST interface.
+
+    Id and time are those of the record, so that it is the same score each time it is sent.
+    """
+    seq = event.position.seq if event.position is not None else 0
+    name = str(value_of(event, names.SCORE_NAME) or "score")
+    label = value_of(event, names.SCORE_LABEL)
+    identity = f"{event.trace_id}:{event.span_id}:{name}:{event.time_ns}:{seq}"
+    comment = value_of(event, names.SCORE_COMMENT)
+    told = fields(event)
+    score: dict[str, Any] = {
+        "id": sha256(identity.encode()).hexdigest()[:32],
+        "traceId": event.trace_id,
+        "observationId": event.span_id,
+        "name": name,
+        "value": label if isinstance(label, str) else value_of(event, names.SCORE_VALUE),
+        "dataType": "CATEGORICAL" if isinstance(label, str) else "NUMERIC",
+        "environment": environment,
+        "timestamp": _iso(event.time_ns),
+    }
+    if comment is not None:
+        score["comment"] = comment if isinstance(comment, str) else orjson.dumps(comment).decode()
+    if told:
+        score["metadata"] = told
+    return score
+
+
+def media_of(artifact: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the file of an artifact that Langfuse can show: itself, or the figure made of an array; None when there is none."""
+    name = str(artifact.get("artifact") or artifact.get("name") or "")
+    figure, figure_hash = artifact.get("figure"), artifact.get("figure_sha256")
+    if isinstance(figure, str) and isinstance(figure_hash, str):
+        return _media(name, figure, figure_hash, "image/png")
+    path, digest, kind = artifact.get("path"), artifact.get("sha256"), artifact.get("media_type")
+    if isinstance(path, str) and isinstance(digest, str) and kind in MEDIA_TYPES:
+        return _media(name, path, digest, str(kind))
+    return None
+
+
+def _media(name: str, path: str, digest: str, kind: str) -> dict[str, Any] | None:
+    try:
+        raw = bytes.fromhex(digest)
+    except ValueError:
+        return None
+    # How the server names content: the first 22 characters of its hash (facts 2.8).
+    media_id = base64.urlsafe_b64encode(raw).decode("ascii")[:22]
+    return {"name": name, "path": path, "sha256": digest, "contentType": kind, "mediaId": media_id}
+
+
+def media_reference(media: Mapping[str, Any]) -> str:
+    """Return the text that Langfuse shows a file in the place of."""
+    return f"@@@langfuseMedia:type={media['contentType']}|id={media['mediaId']}|source=file@@@"
+
+
+def environment_of(value: object) -> str:
+    """Return an environment as the server takes it: it makes `default` of what it does not take."""
+    text = value.lower() if isinstance(value, str) else ""
+    return text if _ENVIRONMENT.fullmatch(text) else "default"
+
+
+def _iso(time_ns: int) -> str:
+    return (
+        datetime.fromtimestamp(time_ns // 1_000_000 / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
+
+
+def _span_ids(journal_dir: Path, name: str, offset: int) -> set[str]:
+    return {line["span_id"] for line in read_lines(journal_dir, name, offset) if type(line.get("span_id")) is str}

@@ -1,0 +1,176 @@
+"""Langfuse's REST interface through its own SDK: scores, and the upload of media.
+
+Through the client its package is made of, and not through its queues, which
+log what went wrong and tell nobody (docs/decisions/0007-own-transport.md).
+"""
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from spanfold.deliver._answer import Answer, judge_status
+from spanfold.deliver._bounded import within
+from spanfold.deliver._destination import LANGFUSE_SCORES, Destination, langfuse_base
+from spanfold.deliver._outbox import Item
+from spanfold.errors import SpanfoldError
+from spanfold.fs import SafeRoot
+
+T = TypeVar("T")
+_NAME: Final = "spanfold"
+
+
+class _NotTaken(Exception):
+    """An answer that is none of the SDK's errors."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.reason)
+        self.answer = answer
+
+
+class _SdkSender:
+    """A client of one server; made with the first request, and anew after one that was given up."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._base = langfuse_base(destination)
+        self._http: Any = None
+        self._api: Any = None
+
+    def close(self) -> None:
+        """Let the connections go."""
+        http, self._http, self._api = self._http, None, None
+        if http is not None:
+            http.close()
+
+    def _open(self) -> None:
+        if self._api is None:
+            import httpx
+            from langfuse.api import LangfuseAPI
+
+            self._http = httpx.Client(timeout=self._destination.timeout_s, follow_redirects=False)
+            self._api = LangfuseAPI(
+                base_url=self._base,
+                x_langfuse_sdk_name=_NAME,
+                x_langfuse_public_key=self._destination.account,
+                username=self._destination.account,
+                password=self._destination.secret,
+                httpx_client=self._http,
+            )
+
+    def _attempt(self, deadline: float, act: Callable[[], Answer]) -> Answer:
+        """Do something with the client, within a deadline; every failure is an answer."""
+        try:
+            self._open()
+        except ImportError:
+            return Answer("retry", "the packages of spanfold[langfuse] are not installed", float("inf"))
+        from httpx import HTTPError
+        from langfuse.api.core import ApiError
+
+        deadline = min(deadline, time.monotonic() + self._destination.timeout_s)
+        try:
+            return within(deadline, act, lambda late: None)
+        except ApiError as error:
+            return _judge(error.status_code, error.headers)
+        except _NotTaken as error:
+            return error.answer
+        except (HTTPError, OSError, ValueError, SpanfoldError) as error:
+            # Its thread may be at work with the client for as long as the peer likes.
+            self.close()
+            return Answer("retry", f"no answer: {type(error).__name__}")
+
+    def _options(self) -> dict[str, Any]:
+        return {"max_retries": 0, "timeout_in_seconds": self._destination.timeout_s}
+
+
+class ScoreSender(_SdkSender):
+    """Sends scores."""
+
+    def __init__(self, destination: Destination) -> None:
+        super().__init__(destination)
+        self._takes_lists = True
+
+    def send(self, items: Sequence[Item], deadline: float) -> Answer:
+        """Send scores in one request; sending them again changes nothing."""
+        answer = self._attempt(deadline, lambda: self._create([item.content for item in items]))
+        if answer == Answer("refused", "HTTP 400") and self._takes_lists and len(items) == 1:
+            # Servers before version 5 of the SDK take one score and no list of them.
+            single = self._attempt(deadline, lambda: self._create_one(items[0].content))
+            self._takes_lists = single.result != "accepted"
+            return single
+        return answer
+
+    def _create(self, scores: list[dict[str, Any]]) -> Answer:
+        if not self._takes_lists:
+            for score in scores:
+                self._create_one(score)
+            return Answer("accepted")
+        found: Any = self._api.scores.create(request=scores, request_options=self._options())
+        rejected = getattr(found, "rejected", 0)
+        if rejected:
+            # Which ones it does not say; halving finds them, and what was accepted may be sent again.
+            return Answer("refused", "HTTP 207, rejected")
+        return Answer("accepted")
+
+    def _create_one(self, score: Mapping[str, Any]) -> Answer:
+        response = self._http.post(
+            self._base + LANGFUSE_SCORES, json=score, auth=(self._destination.account, self._destination.secret)
+        )
+        if response.status_code >= 300:
+            raise _NotTaken(_judge(response.status_code, response.headers))
+        return Answer("accepted")
+
+
+class MediaSender(_SdkSender):
+    """Uploads files, each once for a project."""
+
+    def send(self, items: Sequence[Item], deadline: float) -> Answer:
+        """Upload one file, if the server has not got it."""
+        (item,) = items
+        media = item.content
+        try:
+            with SafeRoot(media["root"]).open_read(media["path"]) as file:
+                content = file.read()
+        except (OSError, SpanfoldError) as error:
+            return Answer("refused", f"the file cannot be read ({type(error).__name__})")
+        if hashlib.sha256(content).hexdigest() != media["sha256"]:
+            return Answer("refused", "the file is not as it was recorded")
+        return self._attempt(deadline, lambda: self._upload(media, content))
+
+    def _upload(self, media: Mapping[str, Any], content: bytes) -> Answer:
+        digest = base64.b64encode(bytes.fromhex(media["sha256"])).decode("ascii")
+        place: Any = self._api.media.get_upload_url(
+            content_type=media["contentType"],
+            content_length=len(content),
+            sha256hash=digest,
+            field="metadata",
+            trace_id=media["traceId"],
+            **({"observation_id": media["observationId"]} if media["observationId"] else {}),
+            request_options=self._options(),
+        )
+        if not place.upload_url:
+            return Answer("accepted")  # it is there already
+        headers = {"content-type": media["contentType"]}
+        if "storage.googleapis.com" not in place.upload_url:  # which refuses headers that it did not sign
+            headers |= {"x-amz-checksum-sha256": digest, "x-ms-blob-type": "BlockBlob"}
+        begun = time.monotonic()
+        response = self._http.put(place.upload_url, content=content, headers=headers)
+        is_there = response.status_code < 300
+        self._api.media.patch(
+            place.media_id,
+            uploaded_at=datetime.now(UTC),
+            upload_http_status=response.status_code,
+            upload_time_ms=int((time.monotonic() - begun) * 1000),
+            **({} if is_there else {"upload_http_error": f"HTTP {response.status_code}"}),
+            request_options=self._options(),
+        )
+        return Answer("accepted") if is_there else _judge(response.status_code, response.headers)
+
+
+def _judge(status: int | None, headers: Mapping[str, str] | None) -> Answer:
+    if status is None or status < 300:
+        return Answer("retry", f"HTTP {status} with a body that is no answer of Langfuse")
+    told = {key.lower(): value for key, value in (headers or {}).items()}
+    return judge_status(status, told.get("retry-after", ""))

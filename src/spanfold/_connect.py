@@ -10,6 +10,8 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from spanfold.errors import SettingsError
@@ -257,6 +259,19 @@ class _Connector:
     def shutdown(self, timeout_s: float) -> Mapping[str, Any]:
         """Deliver what waits, within the time, and stop."""
         return _delivery.finish(timeout_s, last=True)
+
+    def deliver_to_langfuse(self, run_dir: Path, environ: Mapping[str, str], *, timeout_s: float) -> list[Any]:
+        """Send what Langfuse has not acknowledged of a run that has ended; empty when the variables name no server.
+
+        Raises:
+            SettingsError: A variable cannot be used.
+            LockedError: Somebody else sends this run.
+        """
+        from spanfold.deliver import deliver_run, destinations
+
+        wanted = destinations(replace(state.ready(), otlp=False, langfuse="auto"), environ)
+        deadline = time.monotonic() + timeout_s
+        return [deliver_run(run_dir, one, timeout_s=max(0.0, deadline - time.monotonic())) for one in wanted]
 
 
 def connect() -> None:

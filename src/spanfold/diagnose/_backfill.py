@@ -1,0 +1,394 @@
+"""Send a diagnose run to Langfuse after the fact, whoever wrote its documents (DL 11.2).
+
+A run of spanfold has its journal, and that is the outbox. For a directory that
+has only documents a journal is written beside them, in `.spanfold/backfill`: one
+span for each event, with the times, parents and fields of the documents, in the
+form the recorder itself writes. Ids follow from trace id and sequence number, so
+writing again adds nothing, and what was delivered is not delivered again. The
+documents are read and never touched.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from spanfold import names
+from spanfold.diagnose._documents import Documents, Event, epoch_ns, find_documents, number, read_documents, table
+from spanfold.diagnose._envelope import artifact_refs, event_id, service_trace_id
+from spanfold.diagnose._rooms import rooms
+from spanfold.errors import JournalError, JournalMissing
+from spanfold.fs import FileLock, SafeRoot
+from spanfold.instrument import state, version
+from spanfold.journal import (
+    AttributeValue,
+    Journal,
+    JsonText,
+    combined_head,
+    encode_messages,
+    field_key,
+    file_heads,
+    journal_files,
+    read_journal,
+    store,
+)
+from spanfold.model import Span
+from spanfold.moments import utc
+from spanfold.routing import STAGES
+
+OUTBOX: Final = ".spanfold/backfill"
+"""Folder below the documents of a run that has no journal: a run directory with a journal made of them."""
+LAYOUT: Final = "diagnose"
+TIMEOUT_S: Final = 60.0
+_ENVELOPE: Final = frozenset({"event", "schema_version", "trace_id", "event_seq", "stage", "span_id", "ts"})
+_OURS: Final = frozenset({"otel_span_id", "otel_parent_span_id", "notes"})
+_CALL: Final = frozenset({"inputs", "output", "seq"})
+_TARGET_MODEL: Final = "target_model"
+_CHAT: Final = frozenset({"generate", "chat"})
+
+
+def backfill(
+    run_dir: str | Path,
+    *,
+    dry_run: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, int | str]:
+    """Send what Langfuse has not got of a diagnose run.
+
+    Run it as often as you like: what has arrived is not sent again.
+
+    Args:
+        run_dir: The directory with `run.json` and `M1/log.json` ..., or one with them in `logs`.
+        dry_run: Only count.
+        timeout_s: Seconds after which what has not arrived waits for the next call.
+        environ: Variables that name the server; default those of the process.
+
+    Returns:
+        `trace_id` of the documents, their `events`, and how many of these are `pending` and were `published` now. Without
+        keys and host of a server everything is pending.
+
+    Raises:
+        FileNotFoundError: There is no run.
+        LockedError: Another process backfills this run, or sends it.
+        JournalError: The outbox cannot be written.
+        OSError: The same, as the system says.
+    """
+    documents = read_documents(run_dir)
+    found: dict[str, int | str] = {"trace_id": documents.trace_id, "events": len(documents.events)}
+    if not documents.events:
+        return {**found, "trace_id": "", "pending": 0, "published": 0}
+    if dry_run:
+        return {**found, "pending": len(documents.events), "published": 0}
+    outbox = write_outbox(documents)
+    settled = rooms().deliver_to_langfuse(
+        outbox.run_dir, os.environ if environ is None else environ, timeout_s=timeout_s
+    )
+    spans = next((one for one in settled if one.destination == "langfuse"), None)
+    if spans is None:
+        return {**found, "pending": len(documents.events), "published": 0}
+    pending = outbox.events_in(spans.waiting)
+    published = outbox.events_in(spans.sent + spans.refused + spans.waiting) - pending - spans.refused
+    return {**found, "pending": pending, "published": max(0, published)}
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxOfRun:
+    """A run directory whose journal holds every event of some documents."""
+
+    run_dir: Path
+    roots: int
+    """Spans in it that stand for no event and are waiting as long as anything of the first file is."""
+    later: int
+    """Spans in files that were added when the documents had grown."""
+
+    def events_in(self, waiting: int) -> int:
+        """Return how many of the spans that wait are events; the root is the last span of its file."""
+        return waiting - self.roots if waiting > self.later else waiting
+
+
+def outbox_of(run_dir: str | Path) -> OutboxOfRun:
+    """Return a run directory with a journal of the events of a run, written first when there is none.
+
+    Raises:
+        FileNotFoundError: There is no run.
+        LockedError: Another process writes it.
+        JournalError, OSError: It cannot be written.
+    """
+    return write_outbox(read_documents(run_dir))
+
+
+def write_outbox(documents: Documents) -> OutboxOfRun:
+    """Return the outbox of documents: their own journal, or one made of them, brought up to date."""
+    if _has_journal(documents.run_dir):
+        return OutboxOfRun(documents.run_dir, 0, 0)
+    root = SafeRoot(documents.run_dir.resolve())
+    root.ensure_dir(f"{OUTBOX}/journal")
+    with FileLock(root, f"{OUTBOX}/lock"):
+        run_dir = root.path / OUTBOX
+        writing = _Writing(documents, run_dir)
+        writing.write()
+        return OutboxOfRun(run_dir, 1, writing.later())
+
+
+def _has_journal(run_dir: Path) -> bool:
+    try:
+        return bool(journal_files(run_dir))
+    except (JournalMissing, OSError):
+        return False
+
+
+def needs_outbox(run_dir: str | Path) -> bool:
+    """Whether a directory has documents of a diagnose loop and no journal."""
+    try:
+        return not _has_journal(find_documents(run_dir))
+    except FileNotFoundError:
+        return False
+
+
+class _Writing:
+    """Writes the events that are not in the journal yet."""
+
+    def __init__(self, documents: Documents, run_dir: Path) -> None:
+        self._documents = documents
+        self._folder = run_dir / "journal"
+        self._trace = service_trace_id(documents.trace_id).encode()
+        self._root_id = _span_id(documents.trace_id, 0, "run")
+        self._there = self._known()
+        times = [ns for event in documents.events if (ns := epoch_ns(event.get("ts"))) is not None]
+        self._end_ns = max(times, default=0)
+        self._start_ns = min((ns - _took_ns(e) for e in documents.events if (ns := epoch_ns(e.get("ts")))), default=0)
+
+    def _known(self) -> dict[str, str]:
+        """Return span id -> journal file of what is in the journal."""
+        if not _has_journal(self._folder.parent):
+            return {}
+        records = read_journal(self._folder.parent).records
+        return {r.span_id: r.position.path.name for r in records if isinstance(r, Span) and r.position is not None}
+
+    def later(self) -> int:
+        """Count the spans in other files than that of the root."""
+        known = self._known()
+        first = known.get(self._root_id.decode())
+        return sum(file != first for file in known.values())
+
+    def write(self) -> None:
+        """Write what is missing, and the seal over all.
+
+        Raises:
+            JournalError: The disk does not take it.
+        """
+        missing = [
+            event for event in self._documents.events if _id_of(event, self._documents).decode() not in self._there
+        ]
+        is_new = self._root_id.decode() not in self._there
+        if not missing and not is_new:
+            return
+        state.ready()
+        assert state.gate is not None
+        journal = Journal(
+            self._folder,
+            gate=state.gate,
+            resource=lambda: {"service.name": names.SCOPE, "process.pid": os.getpid()},
+            durable=True,
+            scope_version=version(),
+        )
+        if is_new:
+            self._announce(journal)
+            self._values(journal)
+        parents = _parents(self._documents)
+        last_ns = self._start_ns
+        for event in missing:
+            last_ns = epoch_ns(event.get("ts")) or last_ns
+            self._event(journal, event, parents, last_ns)
+        if is_new:
+            self._end(journal)
+        mine = journal.position.file
+        others = {name: head for name, head in file_heads(self._folder).items() if name != mine}
+        is_sealed = journal.seal(others)
+        journal.close()
+        if not is_sealed or journal.stats.lost:
+            raise JournalError(
+                f"{self._folder}: expected to write {len(missing)} events, found that the disk refuses them "
+                f"({journal.stats.problem}). The documents are as they were; make room and run it again."
+            )
+
+    def _root(self) -> dict[str, AttributeValue]:
+        return {
+            names.KIND: "run",
+            names.RUN_ID: LAYOUT,
+            names.RUN_DIR: self._documents.run_dir.name,
+            names.LAYOUT: LAYOUT,
+            names.DL_TRACE_ID: self._documents.trace_id,
+            field_key(f"{names.DL_FIELD}backfilled"): True,
+        }
+
+    def _announce(self, journal: Journal) -> None:
+        told: dict[str, AttributeValue] = {
+            **self._root(),
+            names.SPAN_NAME: LAYOUT,
+            names.OPEN_START: self._start_ns,
+        }
+        body, passes = journal.encoder.event(
+            trace_id=self._trace,
+            span_id=self._root_id,
+            name=names.EVENT_STARTED,
+            time_ns=self._start_ns,
+            attributes=told,
+        )
+        journal.event(body, passes)
+
+    def _values(self, journal: Journal) -> None:
+        """Write what run.json holds that is no event."""
+        for key in ("manifest", "runtime_snapshot"):
+            value = self._documents.run.get(key)
+            if value is None:
+                continue
+            stored, _ = store(value)
+            body, passes = journal.encoder.event(
+                trace_id=self._trace,
+                span_id=self._root_id,
+                name=f"{LAYOUT}.{key}",
+                time_ns=self._start_ns,
+                attributes={names.DL_EVENT: key, field_key(f"{names.DL_FIELD}value"): stored},
+            )
+            journal.event(body, passes)
+
+    def _event(self, journal: Journal, event: Event, parents: Mapping[int, Event], end_ns: int) -> None:
+        above = parents.get(event["event_seq"])
+        error = event.get("error")
+        body, passes = journal.encoder.span(
+            trace_id=self._trace,
+            span_id=_id_of(event, self._documents),
+            parent_span_id=_id_of(above, self._documents) if above else self._root_id,
+            name=_span_name(event),
+            otel_kind=3 if event["event"] == "model_call" else 1,
+            start_ns=end_ns - _took_ns(event),
+            end_ns=end_ns,
+            attributes=self._attributes(event, end_ns),
+            status_code=2 if error else 0,
+            status_message=str(error) if error else "",
+        )
+        journal.span(body, passes)
+
+    def _attributes(self, event: Event, end_ns: int) -> dict[str, AttributeValue]:
+        kind = "model_call" if event["event"] == "model_call" else "stage" if event["stage"] in STAGES else "span"
+        made: dict[str, AttributeValue] = {names.KIND: kind, names.DL_EVENT: str(event["event"])}
+        if event["stage"] in STAGES:
+            made[names.STAGE] = str(event["stage"])
+        if kind == "model_call":
+            made.update(_model_attributes(event))
+        moment = utc(end_ns)
+        left_out = set(_ENVELOPE | _OURS if "otel_span_id" in event else _ENVELOPE)
+        if event.get("ts") != (moment and f"{moment}+00:00"):
+            left_out.discard("ts")  # it cannot be made of the time of the record again
+        if kind == "model_call":
+            left_out |= _CALL
+        made.update({field_key(key): store(value)[0] for key, value in event.items() if key not in left_out})
+        facts = {
+            "event_id": event_id(self._documents.trace_id, event["event_seq"], str(event["event"])),
+            "event_seq": event["event_seq"],
+            "label": event.get("span_id"),
+            "artifact_refs": artifact_refs(event, self._documents.run_dir),
+        }
+        made.update({field_key(f"{names.DL_FIELD}{key}"): store(value)[0] for key, value in facts.items() if value})
+        return made
+
+    def _end(self, journal: Journal) -> None:
+        heads = {**file_heads(self._folder), **journal.heads()}
+        body, passes = journal.encoder.span(
+            trace_id=self._trace,
+            span_id=self._root_id,
+            parent_span_id=b"",
+            name=LAYOUT,
+            otel_kind=1,
+            start_ns=self._start_ns,
+            end_ns=max(self._end_ns, self._start_ns),
+            attributes={
+                **self._root(),
+                names.SEAL_HEAD: combined_head({name: (int(h["seq"]), str(h["head"])) for name, h in heads.items()}),
+                names.SEAL_SEQ: sum(int(head["seq"]) for head in heads.values()),
+            },
+        )
+        journal.span(body, passes)
+
+
+def _span_id(trace_id: str, event_seq: int, event: str) -> bytes:
+    found = hashlib.sha256(f"{trace_id}:{event_seq}:{event}".encode("utf-8", "replace")).hexdigest()[:16]
+    return found.encode()
+
+
+def _id_of(event: Event, documents: Documents) -> bytes:
+    return _span_id(documents.trace_id, event["event_seq"], str(event["event"]))
+
+
+def _took_ns(event: Event) -> int:
+    took = number(event.get("duration_sec"))
+    return round(took * 1e9) if took is not None and 0 <= took < 1e9 else 0
+
+
+def _span_name(event: Event) -> str:
+    if event["event"] == "model_call":
+        return f"{_operation(event)} {event.get('role') or _TARGET_MODEL}"
+    return f"{event['stage'] if event['stage'] in STAGES else 'run'} {event['event']}"
+
+
+def _operation(event: Event) -> str:
+    method = str(event.get("operation") or event.get("method") or "chat")
+    return "chat" if method in _CHAT else method
+
+
+def _model_attributes(event: Event) -> dict[str, AttributeValue]:
+    """Return who was asked, what, and the answer, in the forms the conventions have for them."""
+    made: dict[str, AttributeValue] = {
+        names.GENAI_OPERATION: _operation(event),
+        names.GENAI_MODEL: str(event.get("role") or _TARGET_MODEL),
+    }
+    for key, role, shared, form, own in (
+        ("inputs", "user", names.GENAI_INPUT, names.INPUT_FORM, names.INPUT),
+        ("output", "assistant", names.GENAI_OUTPUT, names.OUTPUT_FORM, names.OUTPUT),
+    ):
+        value = event.get(key)
+        messages = encode_messages(value, role)
+        if messages is not None:
+            made[shared], made[form] = messages
+        else:
+            stored, _ = store(value)
+            made[own] = stored if value is not None else JsonText("null")
+    return made
+
+
+def _parents(documents: Documents) -> dict[int, Event]:
+    """Return the event each model call belongs to, by sequence number.
+
+    Calls of an analyzer come before the probe that tells of them, questions to
+    a judge after the event that tells of those (DL 4.4, 7.9).
+    """
+    found: dict[int, Event] = {}
+    waiting: dict[str, list[Event]] = {}
+    latest: dict[str, Event] = {}
+    for event in documents.events:
+        stage = str(event["stage"])
+        if stage not in STAGES:
+            continue
+        if event["event"] != "model_call":
+            latest[stage] = event
+            if event["event"] == "probe":
+                found.update({call["event_seq"]: event for call in waiting.pop(stage, [])})
+        elif "role" in event and stage in latest:
+            found[event["event_seq"]] = latest[stage]
+        else:
+            waiting.setdefault(stage, []).append(event)
+    return found
+
+
+def run_metadata(documents: Documents) -> dict[str, Any]:
+    """Return the facts about a run that its trace shows."""
+    start = documents.run_start
+    protocol = table(start.get("protocol")).get("description") or start.get("protocol")
+    return {
+        "model": str(start.get("model") or "Model"),
+        "benchmark": str(start.get("benchmark_name") or protocol or "Benchmark"),
+    }

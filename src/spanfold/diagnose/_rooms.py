@@ -1,0 +1,55 @@
+"""Reach the rooms to the right: this one knows neither delivery nor fold.
+
+`spanfold._connect` gives the recorder its connector; it does for us what is
+asked of it here.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+from spanfold.instrument import state
+
+
+class Delivered(Protocol):
+    """What became of the records of a run at one destination."""
+
+    @property
+    def destination(self) -> str:
+        """`langfuse` for spans, other names for what goes beside them."""
+        ...
+
+    @property
+    def sent(self) -> int:
+        """Records that have arrived with this call."""
+        ...
+
+    @property
+    def refused(self) -> int:
+        """Records that were refused for good."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Records that are neither there nor refused."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why records wait or were refused; empty when all have arrived."""
+        ...
+
+
+class Rooms(Protocol):
+    """What `spanfold._connect` does for this room."""
+
+    def deliver_to_langfuse(
+        self, run_dir: Path, environ: Mapping[str, str], *, timeout_s: float
+    ) -> Sequence[Delivered]:
+        """Send what Langfuse has not acknowledged of a run; empty when the variables name no server."""
+        ...
+
+
+def rooms() -> Rooms:
+    """Return the way to the other rooms."""
+    return cast("Rooms", state.connector)

@@ -154,10 +154,11 @@ def current_parent(context: Context | None = None) -> tuple[Near | None, bytes]:
     """
     current = (get_context() if context is None else context).get(SPAN_KEY)
     if type(current) in _OURS or isinstance(current, RecordedSpan):
-        if current.run.closed:
+        ours = cast("RecordedSpan", current)
+        if ours.run.closed:
             lost("records made after the end of their run")
             return None, b""
-        return current, b""
+        return ours, b""
     return _outer_parent(current)
 
 
@@ -569,6 +570,8 @@ def _store_artifact(near: Near, parent_id: bytes, name: str, value: Any) -> Path
     facts = stored.to_dict()
     if isinstance(near, RecordedSpan) and not near.ended:
         near.add_artifact({"name": name, **facts})
+        if recording.content != "all":
+            near.set_attribute(names.CONTENT, "local")  # or a destination would be told of a file it never gets
     stays: dict[str, AttributeValue] = {} if recording.content == "all" else {names.CONTENT: "local"}
     _write_event(near, parent_id, names.EVENT_ARTIFACT, stays, {"artifact": name, **facts})
     return recording.dir / stored.path if stored.path else None

@@ -21,7 +21,7 @@ from spanfold.instrument._span import RecordedSpan
 from spanfold.instrument._state import state
 from spanfold.journal import AttributeValue
 
-_api_globals: dict[str, Any] = vars(trace)
+_api_globals: Mapping[str, Any] = vars(trace)
 
 
 class Bridge:

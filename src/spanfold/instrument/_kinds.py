@@ -30,13 +30,17 @@ class UsageSpan(RecordedSpan):
             for name, count in tokens.items():
                 if count is not None:
                     name = names.USAGE_ALIASES.get(name, name)
-                    self._count(names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}", count)
+                    key = names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}"
+                    if type(count) is int and 0 <= count < _INT64 and not self._told:
+                        self._attributes[key] = count
+                    else:
+                        self._count(key, count)
         except Exception as error:
             lost("token counts", error)
         return self
 
     def _count(self, key: str, count: Any) -> None:
-        whole = count if type(count) is int and 0 <= count < _INT64 else _whole(count)
+        whole = _whole(count)
         if whole is None:
             lost("token counts that are no counts")
             self._note(key, "not a count")
@@ -63,8 +67,10 @@ class ModelCallSpan(UsageSpan):
 
     def served_model(self, name: str) -> Self:
         """Record the exact model that answered."""
-        with losing_only("served models"):
+        try:
             self.set_attribute(names.GENAI_SERVED_MODEL, as_text(name))
+        except Exception as error:
+            lost("served models", error)
         return self
 
     def response_id(self, response_id: str) -> Self:

@@ -9,7 +9,7 @@ them later changes nothing, and nothing of the host is kept after the end.
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
@@ -24,7 +24,7 @@ from spanfold.instrument._exceptions import Trail, ending, exception_event, is_s
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.instrument._near import Anchor, OfThisProcess, Recorder, UnrecordedId
 from spanfold.instrument._own_time import OwnTime
-from spanfold.instrument._stored import as_text, attribute_key, stored_attributes
+from spanfold.instrument._stored import FIELD_KEYS, as_text, attribute_key, stored_attributes
 from spanfold.journal import (
     EMPTY,
     AttributeValue,
@@ -39,6 +39,8 @@ from spanfold.journal import (
     to_tree,
 )
 
+_put_into = cast("Callable[[Context, str, object], None]", dict.__setitem__)
+"""Sets a key of a new context: a Context itself refuses to be changed."""
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _INT64: Final = 1 << 63
 _perf = time.perf_counter_ns
@@ -220,11 +222,11 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
         """
         if not self.ended:
             for name, value in fields.items():
-                kind = type(value)
+                kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # the host's
                 if name == "cycle":
                     self._set_cycle(value)
-                elif not self._told and (kind is str or kind is bool):
-                    self._attributes[attribute_key(name)] = value
+                elif not self._told and (kind is str or (kind is int and -_INT64 <= value < _INT64)):
+                    self._attributes[FIELD_KEYS.get(name) or attribute_key(name)] = value
                 else:
                     self._store(attribute_key(name), value)
         return self
@@ -507,7 +509,7 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
         """Make this span the current one of the OpenTelemetry context."""
         self._previous = previous = get_context()
         self._context = context = Context(previous)
-        dict.__setitem__(context, SPAN_KEY, self)  # a Context itself cannot be changed
+        _put_into(context, SPAN_KEY, self)
         set_context(context)
         self._entered = True
         self.run.open_spans[self._id] = self

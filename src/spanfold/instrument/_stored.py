@@ -9,16 +9,17 @@ from typing import Any
 from spanfold.instrument._guard import losing_only
 from spanfold.journal import AttributeValue, JsonText, dump, field_key, load, store, to_tree
 
-_field_keys: dict[str, str] = {}
+FIELD_KEYS: dict[str, str] = {}
+"""Attribute keys of fields that were asked for, by field."""
 
 
 def attribute_key(name: str) -> str:
     """Return the attribute key of a field. Remembered."""
-    key = _field_keys.get(name)
+    key = FIELD_KEYS.get(name)
     if key is None:
         key = field_key(name)
-        if len(_field_keys) < 4096 and len(name) <= 256:
-            _field_keys[name] = key
+        if len(FIELD_KEYS) < 4096 and len(name) <= 256:
+            FIELD_KEYS[name] = key
     return key
 
 

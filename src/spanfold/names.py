@@ -90,6 +90,19 @@ SPAN_PARENT: Final = "spanfold.parent_span_id"
 LINKS: Final = "spanfold.links"
 """int. Number of links a started event left for the span itself."""
 
+# --- the diagnose-loop recorder -----------------------------------------------------------------------------------
+
+LAYOUT: Final = "spanfold.layout"
+"""str, on the root span: `diagnose` when the documents are those of the diagnose-loop contract. A field."""
+DL_FIELD: Final = "diagnose."
+"""Begins the names of fields that stand in no record of a document."""
+DL_EVENT: Final = "spanfold.diagnose.event"
+"""str. Event name of the document record (DL 4.1); `analyzer` and `stage` for spans that are in no document."""
+DL_TRACE_ID: Final = "spanfold.diagnose.trace_id"
+"""str, on the root span: trace id of the documents, as the caller gave it."""
+DL_LATE: Final = "spanfold.diagnose.late"
+"""bool, on the root span of records that came after the logger was closed: the run itself is that of the root before."""
+
 # --- conventions of others ---------------------------------------------------------------------------------------
 
 GENAI_OPERATION: Final = "gen_ai.operation.name"

@@ -3,7 +3,7 @@
 Drop-ins for the logger of a five-stage diagnose loop and its helpers (docs/diagnose.md).
 """
 
+from spanfold.diagnose._logger import RunLogger
 from spanfold.diagnose._narrator import LoopNarrator
-from spanfold.diagnose._proxy import InstrumentedModel
 
-__all__ = ["InstrumentedModel", "LoopNarrator"]
+__all__ = ["LoopNarrator", "RunLogger"]

@@ -22,8 +22,10 @@ from spanfold.journal import read_journal
 DifferenceKind = Literal["edited", "missing", "foreign"]
 
 _PENDING_BYTES: Final = 1 << 20
-_FOLDER: Final = re.compile(r"M[1-5]|stages(/[^/]+)?")
-_DOCUMENT: Final = re.compile(r"run\.json|timings\.jsonl|langfuse_trace\.json|M[1-5]/log\.json|stages/[^/]+/log\.json")
+_FOLDER: Final = re.compile(r"(traced/)?(M[1-5]|stages(/[^/]+)?)|traced")
+_DOCUMENT: Final = re.compile(
+    r"run\.json|spanfold\.json|timings\.jsonl|langfuse_trace\.json|(traced/)?(M[1-5]|stages/[^/]+)/log\.json|traced/log\.json"
+)
 
 
 @dataclass(frozen=True, slots=True)

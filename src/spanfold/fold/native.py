@@ -31,6 +31,9 @@ RUN_BUCKETS: Final = ("cases", "report_published", "diagnose_reports")
 LATER_RUN_BUCKETS: Final = ("loop_end", "agent_decisions", "agent_tool_calls", "unrouted")
 """Lists `run.json` has from the start (DL 3.1), before and after `manifest`."""
 
+BESIDE: Final = "traced/"
+"""Begins the documents of what a program recorded by itself while a diagnose-loop logger was open."""
+
 URGENCIES: Final[Mapping[str, Urgency]] = {
     "model_call": Urgency.LATER,
     "agent": Urgency.SOON,
@@ -113,6 +116,9 @@ class NativeFamily:
 
     def fold(self, entry: Entry, out: Output) -> None:
         """Add the record to its document, and show in run.json what started and ended."""
+        if self._run.is_diagnose:
+            self._fold_beside(entry, out)
+            return
         kind = entry.kind
         if self._run_start is None and self._run.is_root(entry):
             self._run_start = self._start_record(entry)
@@ -129,15 +135,22 @@ class NativeFamily:
     def finish(self, out: Output) -> None:
         """Do nothing: these documents are always up to date."""
 
+    def _fold_beside(self, entry: Entry, out: Output) -> None:
+        """Keep what the program itself recorded in a diagnose-loop run: its documents hold events of their contract only."""
+        bucket = NATIVE_BUCKETS.get(entry.kind)
+        if bucket is not None and names.DL_EVENT not in entry.attributes:
+            self._add(entry, bucket, out, above=BESIDE)
+
     def _start_record(self, entry: Entry) -> bytes:
         start = {**_with_fields({}, entry.fields, _LATER_KEYS), **self._envelope(entry, "run_start", RUN)}
         start["start"] = ts6(self._run.start_ns if self._run.start_ns is not None else entry.record.time_ns)
         return encode({**start, **_identity(entry)}, 1)
 
-    def _add(self, entry: Entry, bucket: str, out: Output) -> None:
+    def _add(self, entry: Entry, bucket: str, out: Output, *, above: str = "") -> None:
         where = self._places.get(entry.stage) or self._new_place(entry.stage)
+        document = above + (where.document if where.document != RUN_DOCUMENT or not above else "log.json")
         if where.document.startswith(OTHER_STAGES):
-            self._stage_names.setdefault(where.document, where.label)
+            self._stage_names.setdefault(document, where.label)
         reserved = _RESERVED[entry.kind] | _FOREIGN_KEYS if entry.is_foreign else _RESERVED[entry.kind]
         record = _with_fields(_own(entry), entry.fields, reserved)
         if entry.is_foreign:
@@ -152,7 +165,7 @@ class NativeFamily:
         record.update(_identity(entry))
         if entry.others:
             record["otel_attributes"] = entry.others
-        out.append(where.document, bucket, item(record), urgency(entry.kind))
+        out.append(document, bucket, item(record), urgency(entry.kind))
 
     def _new_place(self, stage: str | None) -> Place:
         if len(self._places) >= _MAX_PLACES:

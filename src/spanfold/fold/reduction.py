@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from spanfold.errors import FoldError
+from spanfold.fold.diagnose import DiagnoseFamily
+from spanfold.fold.diagnose_trace import DiagnoseTraceFamily
 from spanfold.fold.entry import Entry
 from spanfold.fold.family import Bucket, Family, Output
 from spanfold.fold.native import NativeFamily
@@ -12,8 +14,8 @@ from spanfold.fold.timings import TimingsFamily
 from spanfold.fold.trace_bundle import TraceBundleFamily
 from spanfold.model import Record
 
-FAMILIES: Final = (NativeFamily, TimingsFamily, TraceBundleFamily)
-"""Every family, in the order in which they see a record."""
+FAMILIES: Final = (DiagnoseFamily, DiagnoseTraceFamily, NativeFamily, TimingsFamily, TraceBundleFamily)
+"""Every family, in the order in which they see a record and are asked for a document."""
 
 
 class Reduction:

@@ -29,6 +29,10 @@ class RunState:
         self.name: str | None = None
         self.folder: str | None = None
         """Folder name of the run directory, as the recorder wrote it down."""
+        self.layout = ""
+        """`diagnose` when the diagnose-loop recorder wrote the journal, empty otherwise."""
+        self.document_trace_id: str | None = None
+        """Trace id of the documents of that layout."""
         self.seq = 0
         """`event_seq` of the last stamped record."""
         self.status: Status = "running"
@@ -72,6 +76,11 @@ class RunState:
             self.status = "interrupted"
 
     @property
+    def is_diagnose(self) -> bool:
+        """Whether the diagnose-loop recorder wrote the journal, so that run.json and M1 to M5 are as its contract says."""
+        return self.layout == "diagnose"
+
+    @property
     def is_sealed(self) -> bool:
         """Whether the journal was sealed."""
         return self._seal is not None
@@ -94,7 +103,9 @@ class RunState:
         self.open[record.span_id] = encode(
             {"kind": kind, "name": name, "stage": entry.stage, "cycle": entry.cycle, "start": ts6(start_ns)}, _DEPTH
         )
-        if kind == "run" and not self.root_id:
+        # A run that starts behind a seal goes on with this one: the recorder opened a used directory.
+        is_late = attributes.get(names.DL_LATE) is True and bool(self.root_id)
+        if kind == "run" and (not self.root_id or self._seal is not None) and not is_late:
             self._found_root(entry, name if type(name) is str else None, start_ns)
 
     def _found_root(self, entry: Entry, name: str | None, start_ns: int) -> None:
@@ -106,6 +117,11 @@ class RunState:
         self.name = given if type(given) is str else name
         self.folder = folder if type(folder) is str else None
         self.start_ns = start_ns
+        self.status, self.seconds, self._seal, self._recovered, self._endings = "running", None, None, None, {}
+        if type(layout := entry.attributes.get(names.LAYOUT)) is str:
+            self.layout = layout
+        if type(trace_id := entry.attributes.get(names.DL_TRACE_ID)) is str:
+            self.document_trace_id = trace_id
         self.start_fields = list(entry.fields)
         found: dict[str, Any] = {
             "start": ts6(start_ns),
@@ -182,6 +198,7 @@ class RunState:
             "root_id": self.root_id,
             "name": self.name,
             "folder": self.folder,
+            "layout": [self.layout, self.document_trace_id],
             "seq": self.seq,
             "status": self.status,
             "seconds": self.seconds,
@@ -200,6 +217,7 @@ class RunState:
         """Go on from what `state` returned."""
         for key in ("trace_id", "root_id", "name", "folder", "seq", "status", "seconds", "start_ns"):
             setattr(self, key, state[key])
+        self.layout, self.document_trace_id = state["layout"]
         self.totals.restore(state["totals"])
         self.open = {key: text.encode() for key, (_, text) in state["open"].items()}
         self.open_kinds = {key: kind for key, (kind, _) in state["open"].items()}

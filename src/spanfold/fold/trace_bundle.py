@@ -34,6 +34,8 @@ class TraceBundleFamily:
 
     def fold(self, entry: Entry, out: Output) -> None:
         """Add the span, generation or score a record stands for."""
+        if names.DL_EVENT in entry.attributes:
+            return  # `diagnose_trace` knows how its contract shows it
         if self._metadata is None and self._run.is_root(entry):
             start_ns = self._run.start_ns
             self._metadata = encode({**entry.fields, "created_at": epoch_seconds(start_ns)}, 2)

@@ -20,3 +20,8 @@ def scratch_folder(above: Path | None = None) -> Generator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix=".spanfold-", dir=above) as name:
         yield Path(name).resolve()
+
+
+def shared_temporary() -> Path:
+    """Return the folder for temporary files of all users; what is in it may have been put there by anybody."""
+    return Path(tempfile.gettempdir())

@@ -7,13 +7,21 @@ Reading needs no OpenTelemetry SDK.
 from spanfold.journal._alive import boot_id, host_name, is_owner_alive, live_writer, process_start
 from spanfold.journal._decode import NotOtlp, any_value, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._dialect import Dialect, dialect
+from spanfold.journal._elsewhere import (
+    OpenJournal,
+    bring_home,
+    claim_journal,
+    open_journals,
+    release_journal,
+    take_along,
+)
 from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, Place, field_key, field_name
 from spanfold.journal._heads import file_heads
 from spanfold.journal._messages import encode_messages
-from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, merged, read_journal
+from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, journal_folder, merged, read_journal
 from spanfold.journal._recover import EndedSpan, Recovery, SetAside, recover_run
 from spanfold.journal._scrub import WITHHELD, Gate, scrub_bytes, scrub_tree
-from spanfold.journal._values import JsonText, Stored, clean_text, dump, load, store, to_json, to_tree
+from spanfold.journal._values import JsonText, Stored, clean_text, dump, is_plain, load, store, to_json, to_tree
 from spanfold.journal._verify import Finding, FindingCode, Head, JournalVerdict, combined_head, verify_journal
 from spanfold.journal._witness import documented_run
 from spanfold.journal._writer import SUFFIX, Frame, Journal, Position, Stats, describe, genesis, writer_name
@@ -39,6 +47,7 @@ __all__ = [
     "JournalVerdict",
     "JsonText",
     "NotOtlp",
+    "OpenJournal",
     "Place",
     "Position",
     "Recovery",
@@ -48,6 +57,8 @@ __all__ = [
     "Tail",
     "any_value",
     "boot_id",
+    "bring_home",
+    "claim_journal",
     "clean_text",
     "combined_head",
     "content",
@@ -64,17 +75,22 @@ __all__ = [
     "genesis",
     "host_name",
     "is_owner_alive",
+    "is_plain",
     "journal_files",
+    "journal_folder",
     "line_seal",
     "live_writer",
     "load",
     "merged",
+    "open_journals",
     "process_start",
     "read_journal",
     "recover_run",
+    "release_journal",
     "scrub_bytes",
     "scrub_tree",
     "store",
+    "take_along",
     "to_json",
     "to_tree",
     "value_of",

@@ -24,10 +24,11 @@ from typing import Final, Literal, NamedTuple
 from spanfold.errors import JournalMissing
 from spanfold.fs import SafeRoot
 from spanfold.journal._decode import NotOtlp, decode_line
+from spanfold.journal._elsewhere import journal_elsewhere
 from spanfold.journal._writer import SUFFIX
 from spanfold.model import Record, Span
 
-__all__ = ["Damage", "JournalRead", "Tail", "journal_files", "merged", "read_journal"]
+__all__ = ["Damage", "JournalRead", "Tail", "journal_files", "journal_folder", "merged", "read_journal"]
 
 FOLDER: Final = "journal"
 """Where the journal stands in a run directory."""
@@ -74,6 +75,8 @@ class Line(NamedTuple):
 def journal_files(run_dir: Path) -> list[Path]:
     """Return the journal files of a run, sorted by name; empty when there are none.
 
+    While the journal of an open run stands elsewhere (`_elsewhere`), that is where they are.
+
     Args:
         run_dir: The run directory, or its journal folder itself.
 
@@ -89,12 +92,26 @@ def journal_files(run_dir: Path) -> list[Path]:
         if not folder.is_dir():
             return []
         root = SafeRoot(folder)
+    found = _names(root)
+    if not found and (elsewhere := journal_elsewhere(run_dir)) is not None:
+        folder = elsewhere.journal
+        found = _names(SafeRoot(folder))
+    return [folder / name for name in found]
+
+
+def journal_folder(run_dir: Path) -> Path:
+    """Return the folder that holds the journal of a run now: `journal` in it, or one elsewhere while the run is open."""
+    files = journal_files(run_dir)
+    return files[0].parent if files else run_dir / FOLDER
+
+
+def _names(root: SafeRoot) -> list[str]:
     names: list[str] = []
     for entry in root.walk():
         entry.skip = True
         if entry.name.endswith(SUFFIX) and not entry.is_dir:
             names.append(entry.name)
-    return [folder / name for name in names]
+    return names
 
 
 class Tail:

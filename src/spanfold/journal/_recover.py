@@ -27,6 +27,7 @@ from spanfold import names
 from spanfold.errors import JournalError, JournalMissing, LockedError
 from spanfold.fs import FileLock, FileSpan, SafeRoot
 from spanfold.journal._alive import host_name, is_owner_alive, live_writer
+from spanfold.journal._elsewhere import bring_home
 from spanfold.journal._heads import file_heads
 from spanfold.journal._interrupted import INTERRUPTED, OpenSpan, OpenSpans, encodable, encode_interrupted
 from spanfold.journal._reader import journal_files, read_journal
@@ -112,6 +113,8 @@ def recover_run(
         JournalCorrupt: Recorded bytes are changed or gone, which a new seal would hide. Nothing was written.
         JournalError: The disk refused what had to be written. What was written stays; run it again.
     """
+    if not dry_run:
+        bring_home(run_dir)
     survey = _Survey(run_dir)
     if not survey.is_finished:
         _require_dead(survey, assume_dead=assume_dead)

@@ -33,6 +33,7 @@ __all__ = [
     "Stored",
     "clean_text",
     "dump",
+    "is_plain",
     "load",
     "store",
     "to_json",
@@ -75,19 +76,30 @@ def store(value: Any) -> tuple[Stored, str | None]:
     return JsonText(text), note
 
 
-def to_json(value: Any) -> tuple[str, str | None]:
-    """Return compact strict JSON text of any value, and a note of what was changed."""
-    if _is_plain(value):
+def to_json(value: Any, *, opaque: Callable[[Any], str] | None = None) -> tuple[str, str | None]:
+    """Return compact strict JSON text of any value, and a note of what was changed.
+
+    Args:
+        value: Anything.
+        opaque: Describes an object without data of its own; by default only its type is named. It may run the object's
+            code, which nothing else here does.
+    """
+    if is_plain(value):
         try:
             return orjson.dumps(value).decode(), None
         except (TypeError, ValueError, RecursionError):
             pass  # an integer over 64 bits or a lone surrogate: the walk repairs it
-    tree, note = to_tree(value)
+    tree, note = to_tree(value, opaque=opaque)
     return dump(tree), note
 
 
 def to_tree(
-    value: Any, *, max_nodes: int = MAX_NODES, max_text: int | None = None, max_chars: int | None = None
+    value: Any,
+    *,
+    max_nodes: int = MAX_NODES,
+    max_text: int | None = None,
+    max_chars: int | None = None,
+    opaque: Callable[[Any], str] | None = None,
 ) -> tuple[Any, str | None]:
     """Return `value` as a fresh tree of dict, list, str, int, float, bool and None, and a note.
 
@@ -96,9 +108,10 @@ def to_tree(
         max_nodes: Values visited before the rest is cut.
         max_text: Characters kept of each text; longer ones end in a marker with their length.
         max_chars: Characters kept of all texts together.
+        opaque: As for `to_json`.
     """
     try:
-        walk = Walk(max_nodes, max_text, max_chars)
+        walk = Walk(max_nodes, max_text, max_chars, opaque)
         tree = walk.visit(value, 0)
     except RecursionError:  # the host itself is near its recursion limit: no room for another call
         return "<cut: recursion limit>", "cut"
@@ -124,7 +137,7 @@ _TO_SPACE: Final = bytes(b if 48 <= b <= 57 else 32 for b in range(256))
 _type: Final = cast("Callable[[Any], Any]", type)
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether `value` is a tree of exact built-in types that the C encoder writes as we would.
 
     Iterative, and bounded for cycles and for children shared so often that

@@ -84,8 +84,15 @@ def integer(value: int) -> Any:
 class Walk:
     """One bounded walk over a value."""
 
-    def __init__(self, max_nodes: int, max_text: int | None, max_chars: int | None = None) -> None:
+    def __init__(
+        self,
+        max_nodes: int,
+        max_text: int | None,
+        max_chars: int | None = None,
+        opaque: "Callable[[Any], str] | None" = None,
+    ) -> None:
         self.left = max_nodes
+        self.describe = opaque
         self.max_text = max_text
         self.room = max_chars
         self.notes: set[str] = set()
@@ -284,7 +291,7 @@ class Walk:
         declared = _declared_fields(kind)
         if declared is None:
             self.notes.add("opaque")
-            return f"<{_class_name(kind)}>"
+            return f"<{_class_name(kind)}>" if self.describe is None else self.text(self.describe(value))
         data = _instance_data(value, kind)
         pairs = [(name, data[name] if name in data else _slot(value, kind, name)) for name in declared]
         return self.mapping(((n, v) for n, v in pairs if v is not _ABSENT), len(pairs), depth)

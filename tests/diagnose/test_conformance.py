@@ -1,0 +1,106 @@
+"""The same script of calls through the logger of evalrx 0.1.2 and through ours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spanfold.diagnose import RunLogger
+from tests.diagnose.script import STAGES, documents, normal, play
+
+pytest.importorskip("evalrx", reason="a test dependency: pip install evalrx==0.1.2")
+from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Play the script once through each logger; return the folder of each, with the run in `run`."""
+    made: dict[str, Path] = {}
+    patch = pytest.MonkeyPatch()
+    for name, logger in (("seed", RunLoggerV2), ("ours", RunLogger)):
+        work = made[name] = tmp_path_factory.mktemp(name).resolve()
+        patch.setenv("SPANFOLD_STATE_DIR", str(work / "state"))
+        play(logger(work / "run", observability_mode="offline"), work)
+    patch.undo()
+    return made
+
+
+# What is ours alone, or allowed to differ: each entry is one sentence of docs/decisions/0007-diagnose-loop-choices.md.
+ADDITIVE = {
+    "file_facts",
+    "artifacts_not_stored",
+    "exact",
+    "run_starts",
+}
+WORDING = {"plain_reading"}
+
+
+def comparable(value: Any, work: Path) -> Any:
+    def kept(tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return {
+                key: "<wording>" if key in WORDING else kept(item) for key, item in tree.items() if key not in ADDITIVE
+            }
+        return [kept(item) for item in tree] if isinstance(tree, list) else tree
+
+    return kept(normal(value, work))
+
+
+@pytest.mark.contract("DL-190", "DL-020", "DL-022", "DL-023", "DL-024", "DL-028")
+@pytest.mark.parametrize("path", ["run.json", *(f"{stage}/log.json" for stage in STAGES)])
+def test_a_document_is_that_of_the_seed_key_for_key_and_in_the_same_order(runs: dict[str, Path], path: str) -> None:
+    found = {name: comparable(documents(work / "run")[path], work) for name, work in runs.items()}
+    if path == "run.json":  # we keep a journal and rows of timings beside
+        for document in found.values():
+            document["manifest"].pop("files")
+
+    assert json.dumps(found["ours"], indent=1) == json.dumps(found["seed"], indent=1)
+
+
+@pytest.mark.contract("DL-092", "DL-093", "DL-094", "DL-095", "DL-098", "DL-099")
+def test_the_trace_has_the_spans_generations_and_scores_of_the_seed(runs: dict[str, Path]) -> None:
+    found = {name: _trace(work) for name, work in runs.items()}
+    ours, seed = found["ours"], found["seed"]
+
+    assert list(ours) == list(seed)
+    assert ours["trace"] == seed["trace"]
+    for part in ("spans", "generations", "scores"):
+        assert _sorted(ours[part]) == _sorted(seed[part])
+    assert ours["events"] == seed["events"] == []
+
+
+def _trace(work: Path) -> dict[str, Any]:
+    """Return the bundle with parents by name, without times, ids and the wording of notes."""
+    bundle = json.loads((work / "run" / "langfuse_trace.json").read_text(encoding="utf-8"))
+    named = {span["id"]: span["name"] for span in bundle["spans"]}
+    for span in bundle["spans"]:
+        assert span["end_time"] - span["start_time"] == pytest.approx(span["duration_sec"], abs=1e-4)
+        assert span["trace_id"] == bundle["trace"]["id"]
+        span["parent_id"] = named.get(span["parent_id"])
+        span["metadata"].pop("note", None)
+        # A helper without a result has not failed (W-23, A-13).
+        if span["name"] in ("Probe: helper", "Probe: helper (failed)"):
+            span["name"], span["status"] = "Probe: helper", "completed"
+        figures = span["metadata"].get("artifacts", {}).get("figures", [])
+        # Ours are relative to the run directory, so that it can be moved.
+        figures[:] = [figure.replace(f"{work}/run/", "") for figure in figures]
+    for row in (*bundle["generations"], *bundle["scores"]):
+        row["span_id"] = named[row["span_id"]].removesuffix(" (failed)")
+    for row in (*bundle["spans"], *bundle["generations"], *bundle["scores"]):
+        for key in ("id", "start_time", "end_time", "timestamp", "trace_id"):
+            row.pop(key, None)
+    for span in bundle["spans"]:
+        del span["duration_sec"]
+    bundle["trace"].pop("duration_sec")
+    # The seed tells the envelope of the run start too, which is a record of the document.
+    for key in ("event", "schema_version", "event_seq", "stage", "span_id"):
+        bundle["trace"]["metadata"].pop(key, None)
+    result: dict[str, Any] = normal(bundle, work)
+    result["trace"].pop("id")
+    return result
+
+
+def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort by what is shown: ours stand in the order of their ends."""
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True, default=str))

@@ -88,6 +88,16 @@ class Service:
         """Return the arguments to start it with."""
         raise NotImplementedError
 
+    def validate(self) -> subprocess.CompletedProcess[str]:
+        """Have it check its configurations without running them."""
+        return subprocess.run(
+            [self._program, "validate", *self.arguments()],
+            env={"PATH": os.environ["PATH"], **self._environ},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
     def start(self) -> Self:
         """Start it and wait until it says that it is well."""
         with (self._folder / "log").open("ab") as log:
@@ -182,16 +192,6 @@ class Collector(Service):
 
     def arguments(self) -> list[str]:
         return [f"--config={config}" for config in self._configs]
-
-    def validate(self) -> subprocess.CompletedProcess[str]:
-        """Have the collector check the configurations without running them."""
-        return subprocess.run(
-            [self._program, "validate", *self.arguments()],
-            env={"PATH": os.environ["PATH"], **self._environ},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
 
     def metric(self, name: str) -> float:
         """Return the sum over all labels of one of its own metrics."""

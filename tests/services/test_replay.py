@@ -27,9 +27,12 @@ def test_replay_sends_every_span_of_a_bundle_to_jaeger_without_its_events(jaeger
     spanfold.configure(otlp=False)
     run_dir = record_everything(tmp_path / "run", TracerProvider())
     bundle = export(run_dir).path
-    with bundle.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as plain:
-        with tarfile.open(fileobj=plain, mode="r|") as archive:
-            archive.extractall(tmp_path / "unpacked", filter="data")
+    with (
+        bundle.open("rb") as file,
+        zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as plain,
+        tarfile.open(fileobj=plain, mode="r|") as archive,
+    ):
+        archive.extractall(tmp_path / "unpacked", filter="data")
 
     expected = journaled(run_dir)
     with replay(tmp_path / "replay", f"{tmp_path}/unpacked/run/journal/*.otlp.jsonl", jaeger.otlp) as running:

@@ -153,16 +153,22 @@ class _Delivery:
             self._wanted = []
             log.warning("Nothing is sent: %s Runs are recorded as always.", error)
         for destination in self._wanted:
-            if destination.name not in self._announced:
-                self._announced.add(destination.name)
-                # A warning, so that it is seen by default: records leave the machine because of the environment.
-                level = logging.INFO if getattr(settings, destination.name) is True else logging.WARNING
-                log.log(
-                    level,
-                    "spanfold sends to %s; SPANFOLD_%s=false keeps records here.",
-                    destination.label,
-                    destination.name.upper(),
-                )
+            self._announce(destination, is_demanded=getattr(settings, destination.setting) is True)
+
+    def _announce(self, destination: Any, *, is_demanded: bool) -> None:
+        """Say once where records go: scores and media go where the spans do."""
+        if destination.name != destination.setting or destination.label in self._announced:
+            return
+        self._announced.add(destination.label)
+        # A warning, so that it is seen by default: records leave the machine because of the environment.
+        log.log(
+            logging.INFO if is_demanded else logging.WARNING,
+            "spanfold sends to %s; SPANFOLD_%s=false keeps records here.",
+            destination.label,
+            destination.setting.upper(),
+        )
+        if destination.name == "langfuse" and len(self._wanted) == len({d.setting for d in self._wanted}):
+            log.warning("Scores and media are not sent to Langfuse: that needs pip install 'spanfold[langfuse]'.")
 
     def open(self, run: Run) -> list[tuple[Any, Any]]:
         """Send the records of a run to every destination from now on."""

@@ -33,7 +33,8 @@ class Settings:
     otlp: Destination = "auto"
     """Send to an OTLP collector: `auto` when `OTEL_EXPORTER_OTLP_*` names one, True required, False never. `SPANFOLD_OTLP`."""
     langfuse: Destination = "auto"
-    """Send to Langfuse: `auto` when its keys and host are set, True required, False never. `SPANFOLD_LANGFUSE`."""
+    """Send to Langfuse: `auto` when its keys and host are set, True or `live` required, False or `offline` never.
+    `SPANFOLD_LANGFUSE`."""
     redact: bool | RedactCallback = True
     """Rules on (True), only registered secrets and sensitive names (False), or a further callback. `SPANFOLD_REDACT`."""
     durability: Durability = "process"
@@ -104,12 +105,15 @@ def _boolean(setting: str, value: Any) -> bool:
 
 
 def _destination(setting: str, value: Any) -> Destination:
-    if isinstance(value, str) and value.strip().lower() == "auto":
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word == "auto":
         return "auto"
+    if word in ("live", "offline"):  # the words of the diagnose loop's tracer (DL 10.1)
+        return word == "live"
     try:
         return _boolean(setting, value)
     except SettingsError:
-        raise SettingsError(setting, "auto, true or false", _found(value)) from None
+        raise SettingsError(setting, "auto, true (live) or false (offline)", _found(value)) from None
 
 
 def _redact(setting: str, value: Any) -> bool | RedactCallback:

@@ -65,6 +65,11 @@ class Destination:
         return f"{self.name}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
     @property
+    def setting(self) -> Literal["otlp", "langfuse"]:
+        """The setting that decides whether it is sent to."""
+        return "langfuse" if self.name.startswith("langfuse") else "otlp"
+
+    @property
     def limit_bytes(self) -> int:
         """Most bytes of one request."""
         if self.protocol == "langfuse-sdk":

@@ -8,8 +8,6 @@ A score of a span that Langfuse has refused would hang on nothing; it is sent
 to the trace instead, and once more if it had been sent before the refusal.
 """
 
-import base64
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -21,7 +19,8 @@ import orjson
 from spanfold import names
 from spanfold.deliver._acks import FOLDER, REFUSED, is_event, read_lines
 from spanfold.deliver._destination import Destination, langfuse_spans
-from spanfold.deliver._langfuse import trace_attributes
+from spanfold.deliver._langfuse import environment_of, trace_attributes
+from spanfold.deliver._media import media_of
 from spanfold.deliver._outbox import Item, Outbox
 from spanfold.errors import JournalMissing, SpanfoldError
 from spanfold.fs import SafeRoot
@@ -30,15 +29,6 @@ from spanfold.model import Event, Position, Record
 
 MAX_MEDIA_BYTES: Final = 64 * 1024 * 1024
 """Larger files stay here: one is held in memory while it is sent."""
-MEDIA_TYPES: Final = frozenset(
-    {
-        *("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/svg+xml"),
-        *("audio/mpeg", "audio/wav", "audio/ogg", "audio/flac", "video/mp4", "video/quicktime", "video/x-msvideo"),
-        *("text/plain", "text/html", "text/csv", "text/markdown", "application/pdf", "application/json"),
-    }
-)
-"""Media types that both we and Langfuse know."""
-_ENVIRONMENT: Final = re.compile(r"(?!langfuse)[a-z0-9_-]{1,40}")
 
 
 class EventOutbox(Outbox):
@@ -184,14 +174,15 @@ def score_of(event: Event, environment: str) -> dict[str, Any]:
     label = value_of(event, names.SCORE_LABEL)
     identity = f"{event.trace_id}:{event.span_id}:{name}:{event.time_ns}:{seq}"
     comment = value_of(event, names.SCORE_COMMENT)
-    told = fields(event)
+    value, kind = _valued(value_of(event, names.SCORE_VALUE) if label is None else label)
+    told = {field: value for field, value in fields(event).items() if field != "cycle"} | _place(event)
     score: dict[str, Any] = {
         "id": sha256(identity.encode()).hexdigest()[:32],
         "traceId": event.trace_id,
         "observationId": event.span_id,
         "name": name,
-        "value": label if isinstance(label, str) else value_of(event, names.SCORE_VALUE),
-        "dataType": "CATEGORICAL" if isinstance(label, str) else "NUMERIC",
+        "value": value,
+        "dataType": kind,
         "environment": environment,
         "timestamp": _iso(event.time_ns),
     }
@@ -202,37 +193,18 @@ def score_of(event: Event, environment: str) -> dict[str, Any]:
     return score
 
 
-def media_of(artifact: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the file of an artifact that Langfuse can show: itself, or the figure made of an array; None when there is none."""
-    name = str(artifact.get("artifact") or artifact.get("name") or "")
-    figure, figure_hash = artifact.get("figure"), artifact.get("figure_sha256")
-    if isinstance(figure, str) and isinstance(figure_hash, str):
-        return _media(name, figure, figure_hash, "image/png")
-    path, digest, kind = artifact.get("path"), artifact.get("sha256"), artifact.get("media_type")
-    if isinstance(path, str) and isinstance(digest, str) and kind in MEDIA_TYPES:
-        return _media(name, path, digest, str(kind))
-    return None
+def _place(event: Event) -> dict[str, Any]:
+    """Return the stage and cycle of an event, as far as it has them."""
+    found = {"stage": event.attributes.get(names.STAGE), "cycle": event.attributes.get(names.CYCLE)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _media(name: str, path: str, digest: str, kind: str) -> dict[str, Any] | None:
-    try:
-        raw = bytes.fromhex(digest)
-    except ValueError:
-        return None
-    # How the server names content: the first 22 characters of its hash (facts 2.8).
-    media_id = base64.urlsafe_b64encode(raw).decode("ascii")[:22]
-    return {"name": name, "path": path, "sha256": digest, "contentType": kind, "mediaId": media_id}
-
-
-def media_reference(media: Mapping[str, Any]) -> str:
-    """Return the text that Langfuse shows a file in the place of."""
-    return f"@@@langfuseMedia:type={media['contentType']}|id={media['mediaId']}|source=file@@@"
-
-
-def environment_of(value: object) -> str:
-    """Return an environment as the server takes it: it makes `default` of what it does not take."""
-    text = value.lower() if isinstance(value, str) else ""
-    return text if _ENVIRONMENT.fullmatch(text) else "default"
+def _valued(value: Any) -> tuple[float | str, str]:
+    if isinstance(value, bool):
+        return int(value), "BOOLEAN"
+    if isinstance(value, (int, float)):
+        return value, "NUMERIC"
+    return str(value), "CATEGORICAL"
 
 
 def _iso(time_ns: int) -> str:

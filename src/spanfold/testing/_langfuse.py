@@ -207,6 +207,8 @@ def _score_problem(score: Any) -> str:
         return "name or id"
     if kind == "NUMERIC" and type(value) not in (int, float):
         return "a number was expected"
+    if kind == "BOOLEAN" and (type(value) is not int or value not in (0, 1)):
+        return "0 or 1 was expected"
     if kind in ("CATEGORICAL", "TEXT") and type(value) is not str:
         return "a text was expected"
     if not _TRACE_ID.fullmatch(str(found.get("traceId"))):

@@ -1,20 +1,31 @@
 """Run the benchmarks and print their tables.
 
-    python -m bench                    all of them, about two minutes
+    python -m bench                    all of them, about three minutes
     python -m bench overhead --quick   one, small, for a look
     python -m bench --json             one JSON document
 
-Each is also a module of its own: bench.overhead, bench.journal, bench.growth, bench.bench_redact.
+`delivery` needs the collector of `make services`. Each is also a module of its own: bench.overhead, bench.journal,
+bench.growth, bench.delivery, bench.bench_redact.
 """
 
 import argparse
 import json
 import sys
 
-from bench import growth, journal, overhead
+from bench import delivery, growth, journal, overhead
 
-BENCHMARKS = {"overhead": overhead.measure, "journal": journal.measure, "growth": growth.measure}
-RENDER = {"overhead": overhead.render, "journal": journal.render, "growth": growth.render}
+BENCHMARKS = {
+    "overhead": overhead.measure,
+    "journal": journal.measure,
+    "growth": growth.measure,
+    "delivery": delivery.measure,
+}
+RENDER = {
+    "overhead": overhead.render,
+    "journal": journal.render,
+    "growth": growth.render,
+    "delivery": delivery.render,
+}
 
 
 def main() -> None:

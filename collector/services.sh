@@ -31,9 +31,12 @@ get() {
   echo "$name: building, which takes minutes the first time"
   start=$(date +%s)
   # Built beside its place and moved there, so that what is in .cache/bin is always whole.
-  (cd "$folder" && go build -ldflags "-s -w" -o "$bin/.$name" "$package")
+  (cd "$folder" && go build -ldflags "-s -w" -o "$bin/.$name" "$package") 2>"$bin/.$name.log" || {
+    grep -v '^go: downloading ' "$bin/.$name.log" >&2
+    exit 1
+  }
   mv "$bin/.$name" "$bin/$name"
-  touch "$bin/$name"
+  rm "$bin/.$name.log"
   built=yes
   echo "$name: built in $(($(date +%s) - start)) s, $(($(wc -c <"$bin/$name") / 1000000)) MB"
 }

@@ -144,9 +144,8 @@ def test_jaegers_upload_takes_the_spans_of_a_journal(jaeger, tmp_path):
     lines = subprocess.run(
         ["sh", "-c", "grep -h '^{\"resourceSpans\"' journal/*.otlp.jsonl"], cwd=run_dir, capture_output=True, check=True
     ).stdout.splitlines()
-    uploaded = jaeger.transform(
-        json.dumps({"resourceSpans": [json.loads(l)["resourceSpans"][0] for l in lines]}).encode()
-    )
+    merged = {"resourceSpans": [group for line in lines for group in json.loads(line)["resourceSpans"]]}
+    uploaded = jaeger.transform(json.dumps(merged).encode())
 
     assert not uploaded["errors"]
     expected = journaled(run_dir)

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from spanfold import names
-from spanfold.errors import FoldError, LockedError
+from spanfold.errors import FoldError, LockedError, UnsafeEntryError
 from spanfold.fold import Engine, fold_run
 from tests.fold.journals import JournalFile, documents, set_fields
 
@@ -317,6 +317,26 @@ def test_a_link_in_place_of_a_stage_folder_is_refused(run_dir: Path, journal: Jo
     assert list(outside.iterdir()) == []
     assert engine.problems == 1
     assert (run_dir / "run.json").exists(), "the other documents are written all the same"
+
+
+@pytest.mark.parametrize("planted", ["journal/.fold", "journal"])
+def test_the_folds_own_files_are_not_written_through_a_link(
+    tmp_path: Path, run_dir: Path, journal: JournalFile, planted: str
+) -> None:
+    journal.run_started()
+    journal.stage("M2", 1)
+    outside = tmp_path / "outside"
+    if planted == "journal":
+        (run_dir / planted).rename(outside)
+    else:
+        outside.mkdir()
+    before = sorted(outside.iterdir())
+    (run_dir / planted).symlink_to(outside)
+
+    with pytest.raises(UnsafeEntryError):
+        fold_run(run_dir)
+
+    assert sorted(outside.iterdir()) == before
 
 
 def test_a_journal_file_that_is_a_link_costs_only_itself_while_recording(run_dir: Path, journal: JournalFile) -> None:

@@ -107,7 +107,12 @@ class Engine:
         """The last of it, by class and errno."""
         self.unfolded = 0
         """Records that could not be folded, in guarded mode."""
-        self._fold_dir = (self.journal_dir if into is None else self.out_dir) / FOLDER
+        # From the folder the caller named, so that a link planted below it is not followed.
+        self._own_base, self._own_folder = self.out_dir, FOLDER
+        if into is None and journal_dir is None:
+            self._own_folder = f"{JOURNAL}/{FOLDER}"
+        elif into is None:
+            self._own_base = self.journal_dir
         self._max_lag_s = max_lag_s
         self._guarded = guarded
         self._pending_bytes = pending_bytes
@@ -278,7 +283,7 @@ class Engine:
         """Become the owner and find the state to go on from, unless that was done."""
         if self._spool is not None and self._owner.is_held():
             return
-        root = SafeRoot(self._fold_dir, create=True)
+        root = SafeRoot(self._own_base, create=True).subroot(self._own_folder, create=True)
         self._owner.claim(root)
         first = self._spool is None
         self._spool = Spool(root)
@@ -354,7 +359,7 @@ class Engine:
         spool.clear()
         self._owner.release()
         with contextlib.suppress(OSError, SpanfoldError):  # somebody else's file is in it, or it is gone
-            SafeRoot(self._fold_dir.parent).remove_dir(self._fold_dir.name)
+            SafeRoot(self._own_base).remove_dir(self._own_folder)
         self._closed = True
 
     def _finish(self, *, from_nothing: bool) -> None:

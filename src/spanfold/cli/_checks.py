@@ -24,6 +24,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "figures": ("numpy", "matplotlib"),
     "timings": ("duckdb",),
     "clickhouse": ("clickhouse-connect",),
+    "fast": ("hyperscan",),
     "demo": ("numpy", "matplotlib", "scikit-learn", "threadpoolctl"),
 }
 """Extra -> its distributions, as in pyproject.toml."""

@@ -96,14 +96,14 @@ class ScoreSender(_SdkSender):
         """Send scores in one request; sending them again changes nothing."""
         answer = self._attempt(deadline, lambda: self._create([item.content for item in items]))
         if answer == Answer("refused", "HTTP 400") and self._takes_lists and len(items) == 1:
-            # Servers before version 5 of the SDK take one score and no list of them.
+            # Servers of before version 5 of the SDK take one score, and no list of them.
             single = self._attempt(deadline, lambda: self._create_one(items[0].content))
             self._takes_lists = single.result != "accepted"
             return single
         return answer
 
     def _create(self, scores: list[dict[str, Any]]) -> Answer:
-        if not self._takes_lists:
+        if not self._takes_lists or not hasattr(self._api.scores, "create"):  # version 4 of the SDK knows no lists either
             for score in scores:
                 self._create_one(score)
             return Answer("accepted")
@@ -118,7 +118,8 @@ class ScoreSender(_SdkSender):
         response = self._http.post(
             self._base + LANGFUSE_SCORES, json=score, auth=(self._destination.account, self._destination.secret)
         )
-        if response.status_code >= 300:
+        is_answer = response.headers.get("content-type", "").startswith("application/json")
+        if response.status_code >= 300 or not is_answer:
             raise _NotTaken(_judge(response.status_code, response.headers))
         return Answer("accepted")
 

@@ -156,6 +156,17 @@ def test_damage_is_told_with_its_place(spanfold: Spanfold, runs: Path) -> None:
     assert f"bytes {at} to {at + 4096}" in spanfold("run", "show", "runs/ok").out
 
 
+def test_a_journal_changed_after_its_seal_is_not_called_sealed(spanfold: Spanfold, runs: Path) -> None:
+    assert spanfold("run", "show", "runs/ok", "--json").document["is_as_sealed"] is True
+    (journal,) = (runs / "ok" / "journal").glob("*.otlp.jsonl")
+    journal.write_bytes(journal.read_bytes().replace(b'"spanfold.cycle"', b'"spanfold.cycls"', 1))
+
+    out = spanfold("run", "show", "runs/ok").out
+
+    assert "not as it was sealed" in out
+    assert "spanfold run verify runs/ok" in out
+
+
 @pytest.mark.parametrize("name", ["runs/ok", "ok", "latest"])
 def test_a_run_is_named_by_its_directory_its_name_or_as_the_latest(spanfold: Spanfold, runs: Path, name: str) -> None:
     answer = spanfold("run", "show", name, "--json")

@@ -379,7 +379,7 @@ def _open_row(work: OpenWork) -> Row:
 def _journal(run: RunOverview, console: Console) -> None:
     total = sum(file.size_bytes for file in run.files)
     parts = [count(run.records, "record"), f"{size(total)} in {count(len(run.files), 'file')}"]
-    parts.append("sealed" if run.is_sealed else "not sealed")
+    parts.append("not sealed" if not run.is_sealed else "sealed" if run.is_as_sealed else "not as it was sealed")
     parts += [f"{run.duplicates:,} recorded twice"] if run.duplicates else []
     console.heading("Journal")
     console.prose("  " + ", ".join(parts), indent="  ")
@@ -395,6 +395,11 @@ def _remarks(run: RunOverview) -> Iterator[tuple[str, Style]]:
         yield f"! {count(run.lost_records, 'record')} could not be written: the disk refused them.", "red"
     if run.recovered is not None:
         yield "! The process of this run died; `spanfold run recover` finished it.", "yellow"
+    if run.is_as_sealed is False:
+        yield (
+            f"! Bytes were changed, added or lost since the seal; `spanfold run verify {run.run_dir}` names them.",
+            "red",
+        )
     for damage in run.damage:
         torn = damage.kind == "torn" and not run.is_sealed
         what = "being written, or torn" if torn and run.status == "running" else damage.kind

@@ -180,6 +180,8 @@ class RunOverview:
     recovered: Mapping[str, Any] | None
     """What `recover_run` did, if it was needed."""
     is_sealed: bool
+    is_as_sealed: bool | None
+    """Whether the journal is byte for byte what was sealed; None before the seal."""
     records: int
     duplicates: int
     files: tuple[JournalFile, ...]

@@ -25,7 +25,7 @@ from spanfold.fold.overview import (
 )
 from spanfold.fold.presence import Presence, Writers
 from spanfold.fold.run_state import HOST_FACTS, RunState
-from spanfold.journal import JournalRead, load, read_journal
+from spanfold.journal import JournalRead, load, read_journal, verify_journal
 from spanfold.model import Span
 from spanfold.moments import ts6
 
@@ -250,6 +250,7 @@ class _Gathering:
             lost_records=shown.get("losses", {}).get("journal_records", 0),
             recovered=shown.get("recovered"),
             is_sealed=run.is_sealed,
+            is_as_sealed=verify_journal(run_dir).ok if run.is_sealed else None,
             records=sum(self.records.values()),
             duplicates=read.duplicates,
             files=tuple(self._file(path, writers, host) for path in read.files),

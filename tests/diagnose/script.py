@@ -231,7 +231,7 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "max_tier": 1,
+            "max_tier": "L1",
             "repair_rounds": 1,
             "routed": ["prompt"],
             "attempted": [
@@ -402,8 +402,11 @@ def normal(value: Any, work: Path) -> Any:
 
 
 def documents(run_dir: Path) -> dict[str, Any]:
+    """Return the documents that are there."""
     paths = ["run.json", *(f"{stage}/log.json" for stage in STAGES)]
-    return {path: json.loads((run_dir / path).read_text(encoding="utf-8")) for path in paths}
+    return {
+        path: json.loads((run_dir / path).read_text(encoding="utf-8")) for path in paths if (run_dir / path).exists()
+    }
 
 
 def events(run_dir: Path) -> list[dict[str, Any]]:

@@ -13,10 +13,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from spanfold import names
-from spanfold.diagnose._documents import Documents, Event, epoch_ns, find_documents, number, read_documents, table
+from spanfold.diagnose._documents import Documents, Event, epoch_ns, find_documents, number, read_documents
 from spanfold.diagnose._envelope import artifact_refs, event_id, service_trace_id
 from spanfold.diagnose._rooms import rooms
 from spanfold.errors import JournalError, JournalMissing
@@ -382,13 +382,3 @@ def _parents(documents: Documents) -> dict[int, Event]:
         else:
             waiting.setdefault(stage, []).append(event)
     return found
-
-
-def run_metadata(documents: Documents) -> dict[str, Any]:
-    """Return the facts about a run that its trace shows."""
-    start = documents.run_start
-    protocol = table(start.get("protocol")).get("description") or start.get("protocol")
-    return {
-        "model": str(start.get("model") or "Model"),
-        "benchmark": str(start.get("benchmark_name") or protocol or "Benchmark"),
-    }

@@ -16,6 +16,7 @@ from opentelemetry.trace import StatusCode
 
 from spanfold import names
 from spanfold.diagnose._logger_values import seconds, tree
+from spanfold.diagnose._rooms import tell_home
 from spanfold.errors import SpanfoldError
 from spanfold.instrument import ModelCallSpan, RecordedSpan, Run, RunPlace
 from spanfold.instrument import losses as process_losses
@@ -324,6 +325,7 @@ class LoopRun(Run):
         self._home = None
         try:
             release_journal(home)
+            tell_home(self)
         except (OSError, SpanfoldError) as error:
             process_losses[f"the way home of a journal, which stays in {home.journal} ({type(error).__name__})"] += 1
 

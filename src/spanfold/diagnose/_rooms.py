@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from spanfold.instrument import state
+from spanfold.instrument import Run, state
 
 
 class Delivered(Protocol):
@@ -43,6 +43,11 @@ class Delivered(Protocol):
 class Rooms(Protocol):
     """What `spanfold._connect` does for this room."""
 
+    @property
+    def has_langfuse(self) -> bool:
+        """Whether runs are sent to Langfuse while they are recorded."""
+        ...
+
     def deliver_to_langfuse(
         self, run_dir: Path, environ: Mapping[str, str], *, timeout_s: float
     ) -> Sequence[Delivered]:
@@ -53,3 +58,17 @@ class Rooms(Protocol):
 def rooms() -> Rooms:
     """Return the way to the other rooms."""
     return cast("Rooms", state.connector)
+
+
+class _Hooks(Protocol):
+    """What `spanfold._connect` does for one run, beside `RunHooks`."""
+
+    def journal_came_home(self) -> None:
+        """Go on sending from the run directory."""
+        ...
+
+
+def tell_home(run: Run) -> None:
+    """Tell the other rooms that the journal of a run that has ended stands in its run directory now."""
+    if run.hooks is not None:
+        cast("_Hooks", run.hooks).journal_came_home()

@@ -1,0 +1,238 @@
+"""The tracer of a diagnose loop (DL section 10): its modes, and spans, generations, scores and events of a caller's own.
+
+Everything it is told is in a journal at once, and so survives a kill, reaches
+every destination, and stands in `langfuse_trace.json`. The tracer of a logger
+records into the run of the logger; one made by itself has a run of its own.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from spanfold.diagnose._documents import epoch_ns, number
+from spanfold.diagnose._envelope import artifact_refs, make_envelope, service_trace_id
+from spanfold.diagnose._logger_run import LoopRun
+from spanfold.diagnose._logger_session import open_session
+from spanfold.diagnose._logger_tracer import LoopTracer, Mode, mode_of
+from spanfold.diagnose._logger_values import text, tree
+from spanfold.diagnose._rooms import rooms
+from spanfold.errors import SettingsError
+from spanfold.fs import SafeRoot
+from spanfold.instrument import losing_only, state
+from spanfold.routing import STAGES
+
+FOLDER: Final = ".spanfold/tracer"
+"""Where a tracer of its own keeps its run, below the run directory it is given."""
+FLUSH_S: Final = 5.0
+
+
+class DiagnosticTracer(LoopTracer):
+    """Spans, generations, scores and events of a diagnose loop.
+
+    Attributes:
+        mode: `auto`, `live` or `offline`.
+        trace_id: Of the documents.
+        trace_metadata: What `start_trace` was told.
+        events: Envelopes of the events recorded with `record_event`.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path | None = None,
+        auto_sync: bool = False,
+        mode: str | None = None,
+        outbox_path: str | Path | None = None,
+    ) -> None:
+        """Make a tracer with a run of its own, which begins with the first record.
+
+        Args:
+            run_dir: Files that events refer to are looked for here; the run is kept below it.
+            auto_sync: Send an event when it is recorded, and wait for that a short while.
+            mode: `auto`, `live` or `offline`; default `EVALRX_LANGFUSE_MODE`, else `auto`.
+            outbox_path: Directory of the run instead.
+
+        Raises:
+            ValueError: There is no such mode.
+            RuntimeError: `live`, and there is nothing to send to.
+        """
+        found = live_or(mode_of(mode))
+        folder = Path(os.path.abspath(run_dir)) if run_dir is not None else None
+        self._begin(folder, found, _new_trace_id())
+        self.auto_sync = auto_sync
+        if outbox_path is not None:
+            self._folder = Path(os.path.abspath(outbox_path))
+        else:
+            self._folder = (folder or Path.cwd()) / FOLDER / self.trace_id[:8]
+        super().__init__(self._own_session, self._own_lock, mode=found, trace_id=self.trace_id)
+
+    def _begin(self, run_dir: Path | None, mode: Mode, trace_id: str) -> None:
+        self.run_dir = run_dir
+        self.auto_sync = False
+        self.mode: Mode = mode
+        self.trace_id = trace_id
+        self.trace_metadata: dict[str, Any] = {}
+        self.events: list[dict[str, Any]] = []
+        self._seen: set[str] = set()
+        self._own_lock = threading.RLock()
+        self._run: LoopRun | None = None
+
+    @classmethod
+    def of_logger(
+        cls, session: Callable[[], LoopRun], lock: "threading.RLock", *, mode: Mode, trace_id: str, run_dir: Path
+    ) -> Self:
+        """Return the tracer of a logger, which records into its run."""
+        tracer = cls.__new__(cls)
+        tracer._begin(run_dir, mode, trace_id)
+        LoopTracer.__init__(tracer, session, lock, mode=mode, trace_id=trace_id)
+        return tracer
+
+    @property
+    def service_trace_id(self) -> str:
+        """The trace at Langfuse and in every other destination: 32 hex digits."""
+        return service_trace_id(self.trace_id)
+
+    @property
+    def live_enabled(self) -> bool:
+        """Whether records are sent to Langfuse while the loop runs."""
+        state.ready()
+        return self.mode != "offline" and rooms().has_langfuse
+
+    def _own_session(self) -> LoopRun:
+        """Return the run of a tracer that has one of its own, opened with the first record."""
+        with self._own_lock:
+            if self._run is None or self._run.closed:
+                SafeRoot(self._folder.parent, create=True)
+                is_late = self._run is not None
+                self._run, _ = open_session(
+                    self._folder, self.trace_id, is_offline=self.mode == "offline", is_late=is_late
+                )
+                self._run.end_of_event(is_urgent=False)
+            return self._run
+
+    # -- records
+
+    def start_trace(
+        self, model: str, benchmark: str, n_cases: int = 0, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """Say what the trace is about.
+
+        Args:
+            model: The model that is diagnosed.
+            benchmark: On what.
+            n_cases: How many cases.
+            metadata: More, and instead of those.
+        """
+        told = {"model": model, "benchmark": benchmark, "n_cases": n_cases, "created_at": time.time()}
+        self.trace_metadata = {**told, **{text(key): tree(value)[0] for key, value in (metadata or {}).items()}}
+        with losing_only("the start of a trace"):
+            self._session().span.set(**{f"diagnose.{key}": value for key, value in self.trace_metadata.items()})
+
+    def record_event(self, event: Mapping[str, Any], *, event_seq: int) -> None:
+        """Record an event of a loop that somebody else has logged; once, however often it is given.
+
+        Args:
+            event: The record, as documents hold it.
+            event_seq: Its number.
+        """
+        refs = artifact_refs(event, self.run_dir) if self.run_dir is not None and self.run_dir.is_dir() else []
+        envelope = make_envelope(tree(dict(event))[0], trace_id=self.trace_id, event_seq=event_seq, artifact_refs=refs)
+        with self._own_lock:
+            if envelope["event_id"] in self._seen:
+                return
+            self._seen.add(envelope["event_id"])
+            self.events.append(envelope)
+        with losing_only("events of a trace"):
+            self._journal_event(envelope)
+            if self.auto_sync and self.live_enabled:
+                self.flush()
+
+    def _journal_event(self, envelope: Mapping[str, Any]) -> None:
+        stage = envelope["stage"] if envelope["stage"] in STAGES else None
+        end_ns = epoch_ns(envelope["timestamp"]) or time.time_ns()
+        took = number(envelope["payload"].get("duration_sec")) or 0.0
+        span_id = self.start_span(f"{stage or 'run'} {envelope['event_type']}", stage or "RUN", envelope["payload"])
+        span = self._spans.pop(span_id)
+        facts = ("schema_version", "event_id", "event_seq", "cycle", "parent_id", "artifact_refs")
+        span.set(**{f"diagnose.{key}": envelope[key] for key in facts if envelope[key] is not None})
+        span.set(**{"diagnose.seconds": took, "diagnose.ended_ns": end_ns})
+        if envelope["status"] == "failed":
+            span.set_attribute("error.type", "failed")
+        span.end()
+
+    def end_trace(self, output_data: Any = None) -> None:
+        """End the run of a tracer that has one of its own; that of a logger ends with the logger."""
+        run = self._run
+        if run is not None and not run.closed:
+            if output_data is not None:
+                run.span.output(tree(output_data)[0])
+            run.close()
+
+    # -- what becomes of them
+
+    def flush(self) -> None:
+        """Bring the documents up to date, and send what waits within a few seconds."""
+        super().flush()
+        if self.live_enabled and state.connector is not None:
+            with losing_only("a delivery flush"):
+                state.connector.flush(FLUSH_S)
+
+    def export_bundle(self, out_path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return the trace so far, made from the journal (DL 10.4).
+
+        Args:
+            out_path: Write it here too.
+
+        Returns:
+            `trace`, `spans`, `generations`, `scores` and `events`; a span that has not ended is not among them.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        run = self._session()
+        run.journal.sync()
+        bundle = rooms().trace_bundle(run.dir)
+        trace = bundle["trace"]
+        if self.trace_metadata:
+            trace["metadata"] = {**trace["metadata"], **self.trace_metadata}
+            trace["name"] = f"EvalRX: {self.trace_metadata['model'] or 'Model'}"
+        bundle["events"] = list(self.events)
+        if out_path is not None:
+            path = Path(out_path).absolute()
+            data = json.dumps(bundle, indent=2, ensure_ascii=False).encode("utf-8", "replace")
+            SafeRoot(path.parent, create=True).replace_atomic(path.name, data, durable=False)
+        return bundle
+
+
+def live_or(mode: Mode) -> Mode:
+    """Return the mode, after making sure that `live` has somewhere to send to.
+
+    Raises:
+        RuntimeError: It has not; the message names what is missing.
+    """
+    settings = state.ready()
+    if mode != "live" or rooms().has_langfuse:
+        return mode
+    if settings.langfuse is False:
+        raise RuntimeError(
+            "live: expected that Langfuse may be sent to, found that configure(langfuse=False) or SPANFOLD_LANGFUSE forbids it. "
+            "Allow it, or choose offline."
+        )
+    try:
+        # The variables may have been set after this process began to record.
+        state.apply(replace(settings, langfuse=True))
+    except SettingsError as error:
+        raise RuntimeError(
+            f"live: {error} No default address is assumed: set LANGFUSE_BASE_URL (or LANGFUSE_HOST), for example to "
+            "https://cloud.langfuse.com, or choose offline (EVALRX_LANGFUSE_MODE=offline)."
+        ) from None
+    return mode
+
+
+def _new_trace_id() -> str:
+    raw = os.urandom(6).hex()
+    return f"evalrx_{raw}"

@@ -103,7 +103,9 @@ class HttpSender:
         response = _Response(connection, deadline)
         response.begin()
         content = _read(response)
-        if not keep or response.will_close or not response.isclosed():
+        # `isclosed` is said of a body that was read beyond its end only, which one of a known length never is.
+        is_whole = response.isclosed() or len(content) == int(response.headers.get("content-length") or -1)
+        if not keep or response.will_close or not is_whole:
             self.close()
         self._used_at = time.monotonic()
         return judge_http(

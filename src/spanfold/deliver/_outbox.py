@@ -61,6 +61,8 @@ class Outbox(ABC):
         self.destination = destination
         self.is_closed = False
         """Whether the run has ended: nothing new will come."""
+        self.is_left = False
+        """Whether somebody else goes on with it: nothing more is sent from here."""
         self.is_finished = False
         """Whether everything of a run that has ended is settled."""
         self.sent = 0

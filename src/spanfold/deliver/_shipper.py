@@ -55,9 +55,9 @@ _SENDERS: Final[Mapping[str, Callable[[Destination], Sender]]] = {
 }
 
 
-def outbox_of(run_dir: Path, destination: Destination) -> Outbox:
-    """Return what a destination has not acknowledged of a run."""
-    return _OUTBOXES.get(destination.name, SpanOutbox)(run_dir, destination)
+def outbox_of(run_dir: Path, destination: Destination, journal_dir: Path | None = None) -> Outbox:
+    """Return what a destination has not acknowledged of a run; its journal may stand outside of the run directory."""
+    return _OUTBOXES.get(destination.name, SpanOutbox)(run_dir, destination, journal_dir)
 
 
 def sender_of(destination: Destination) -> Sender:
@@ -72,6 +72,8 @@ class Shipper:
         self.destination = destination
         self._sender = sender_of(destination)
         self._outboxes: list[Outbox] = []
+        self._at_work: Outbox | None = None
+        """What the thread reads and sends now."""
         self._left: list[Outbox] = []
         """Outboxes that are forgotten, and that the thread may still be at work with."""
         self._done = (0, 0)
@@ -93,9 +95,14 @@ class Shipper:
         """Whether there is a run that is open, or has records that wait."""
         return bool(self._outboxes)
 
-    def add(self, run_dir: Path) -> Outbox:
-        """Send the records of this run too, from now on."""
-        outbox = outbox_of(run_dir, self.destination)
+    def add(self, run_dir: Path, journal_dir: Path | None = None) -> Outbox:
+        """Send the records of this run too, from now on.
+
+        Args:
+            run_dir: The run directory.
+            journal_dir: Its journal, when that stands elsewhere.
+        """
+        outbox = outbox_of(run_dir, self.destination, journal_dir)
         with self._wake:
             self._outboxes.append(outbox)
             self._work()
@@ -116,6 +123,25 @@ class Shipper:
         with self._wake:
             outbox.is_closed = True
             self._wake.notify_all()
+
+    def leave(self, outbox: Outbox, timeout_s: float) -> None:
+        """Forget a run at once, whatever has arrived of it: its journal is about to move.
+
+        Args:
+            outbox: From `add`.
+            timeout_s: How long to wait for the answer to the request that is on its way. One that comes later is not
+                noted where the journal goes to, and those records are sent once more.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._wake:
+            outbox.is_left = True
+            if outbox in self._outboxes:
+                self._forget([outbox])
+            while self._at_work is outbox and (left := deadline - time.monotonic()) > 0:
+                self._wake.wait(left)
+            if self._at_work is not outbox and outbox in self._left:
+                self._left.remove(outbox)
+                outbox.release()
 
     # -- flushing
 
@@ -201,7 +227,7 @@ class Shipper:
             drained = True
             if not held_back:
                 for outbox in outboxes:
-                    drained = self._drain(outbox) and drained
+                    drained = self._look_at(outbox) and drained
             with self._wake:
                 self._forget([outbox for outbox in self._outboxes if outbox.is_finished])
                 if drained and not held_back and generation == self._generation:
@@ -224,13 +250,25 @@ class Shipper:
         self._sender.close()
         self._wake.notify_all()
 
+    def _look_at(self, outbox: Outbox) -> bool:
+        with self._wake:
+            if outbox.is_left:
+                return True
+            self._at_work = outbox
+        try:
+            return self._drain(outbox)
+        finally:
+            with self._wake:
+                self._at_work = None
+                self._wake.notify_all()
+
     def _drain(self, outbox: Outbox) -> bool:
         """Send what waits of one run; False when the destination does not take it now."""
         is_closed = outbox.is_closed  # looked at first: what is recorded later is not looked for any more
         try:
             if outbox.journal_dir.is_dir():
                 outbox.claim()
-                while outbox.fill():
+                while not outbox.is_left and outbox.fill():
                     answer = deliver_batch(outbox, self._sender, self._next_deadline())
                     if answer.result == "retry":
                         self._hold_back(answer)

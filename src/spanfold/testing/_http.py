@@ -139,6 +139,11 @@ class LoopbackServer:
         """What was wrong with requests, in order."""
         return [request.problem for request in self.requests if request.problem]
 
+    @property
+    def connections(self) -> int:
+        """How many connections were made so far since the last `start`."""
+        return self._server.connections if self._server is not None else 0
+
     def answer(self, request: Request, reply: Reply) -> Answer:
         """Check a request, keep what it brings, and return what is said when nothing fails on demand."""
         raise NotImplementedError
@@ -255,6 +260,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *given: Any) -> None:
         self._open: set[Any] = set()
+        self.connections = 0
         super().__init__(*given)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -266,6 +272,7 @@ class _Server(ThreadingHTTPServer):
                 request.close()
                 return
         self._open.add(request)
+        self.connections += 1
         super().process_request_thread(request, client_address)
         self._open.discard(request)
 

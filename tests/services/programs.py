@@ -234,6 +234,11 @@ class Jaeger(Service):
         found = get(f"http://127.0.0.1:{self.port}/api/v3/traces/{trace_id}")
         return [] if found is None else found["result"]["resourceSpans"]
 
+    def search(self, service: str, tags: Mapping[str, str]) -> set[str]:
+        """Return the trace ids that the search of its page finds for a service and tags."""
+        query = urllib.parse.urlencode({"service": service, "tags": json.dumps(tags), "limit": 1_000})
+        return {found["traceID"] for found in get(f"http://127.0.0.1:{self.port}/api/traces?{query}")["data"]}
+
     def transform(self, trace: bytes) -> Any:
         """Do what its page does with a file that is uploaded."""
         request = urllib.request.Request(

@@ -1,7 +1,9 @@
 """From a program through the real collector into the real Jaeger, and back through its query API: equal to the journal."""
 
+import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 import spanfold
 from spanfold.deliver import deliver_run, destinations
 from spanfold.settings import resolve
-from tests.services.programs import Collector, Jaeger, until
+from tests.services.programs import ROOT, Collector, Jaeger, until
 from tests.services.reading import journaled, spans
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -173,3 +175,24 @@ def test_a_run_goes_straight_to_jaeger_and_only_once(jaeger, tmp_path):
     assert (first.sent, first.refused, first.waiting) == (len(expected), 0, 0)
     assert (second.sent, second.refused, second.waiting) == (0, 0, 0)
     check_equal(arrived(jaeger, run_dir), expected)
+
+
+def test_a_run_is_found_by_each_of_the_tags_that_the_page_names(jaeger, tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "searched")
+    spanfold.configure(otlp=False)
+    with spanfold.run("digits", dir=tmp_path / "run") as run:
+        with spanfold.stage("M2", cycle=3, severity="high"), spanfold.model_call("some-model"):
+            pass
+        with pytest.raises(ValueError, match="no"), spanfold.tool("search", arguments={}):
+            raise ValueError("no")
+        with pytest.raises(asyncio.CancelledError), spanfold.agent("reviewer"):
+            raise asyncio.CancelledError
+    (straight,) = destinations(resolve(), {"OTEL_EXPORTER_OTLP_ENDPOINT": jaeger.endpoint})
+    assert deliver_run(run.dir, straight).waiting == 0
+
+    page = (ROOT / "docs" / "jaeger.md").read_text()
+    tags = re.findall(r"^\| [^|`]*`([\w.]+=[^`]+)`", page, re.MULTILINE)
+    assert len(tags) == 7
+    for found in tags:
+        assert jaeger.search("searched", dict(tag.split("=") for tag in found.split())) == {run.trace_id}, found
+    assert not jaeger.search("searched", {"spanfold.run.id": "other"})

@@ -4,6 +4,7 @@ The only module that knows every room. Nothing of a room is imported before it
 is needed: importing spanfold loads neither the fold nor an exporter.
 """
 
+import json
 import logging
 import os
 import threading
@@ -12,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from spanfold.errors import SettingsError
 from spanfold.instrument import CONTROL, Run, RunHooks, state
@@ -25,6 +26,8 @@ TICK_S: Final = 0.25
 """How often documents are looked at that may wait: four times in the second they may lag."""
 SHARE: Final = 0.1
 """Share of the time that may go into refreshing documents on the caller's thread; beyond that they wait for a tick."""
+LEAVE_S: Final = 5.0
+"""Longest wait for the answer to a request that is on its way when the journal of its run moves."""
 BURST_S: Final = 0.2
 """Seconds of refreshing saved up while little happened: stages of an ordinary loop are always in their document."""
 
@@ -131,6 +134,11 @@ class _Delivery:
         """Whether there is any destination."""
         return bool(self._wanted)
 
+    @property
+    def has_langfuse(self) -> bool:
+        """Whether Langfuse is among them."""
+        return any(destination.setting == "langfuse" for destination in self._wanted)
+
     def configure(self, settings: Settings, *, strict: bool) -> None:
         """Find the destinations the settings ask for.
 
@@ -180,7 +188,7 @@ class _Delivery:
             if shipper is None:
                 shipper = Shipper(destination)
                 self._shippers.append(shipper)
-            pairs.append((shipper, shipper.add(run.dir)))
+            pairs.append((shipper, shipper.add(run.dir, run.journal.folder)))
         return pairs
 
     def finish(self, timeout_s: float, *, last: bool) -> Mapping[str, Any]:
@@ -232,15 +240,29 @@ class _Rooms:
     def __init__(self, run: Run) -> None:
         self._documents = Documents(run)
         _ticker.add(self._documents)
-        self._sending = _delivery.open(run) if _delivery.is_wanted else []
+        self._dir = run.dir
+        self._moves = run.journal.folder != run.dir / "journal"
+        self._sending = _delivery.open(run) if _delivery.is_wanted and not run.is_offline else []
         self.recorded = self._documents.recorded
         self.flush = self._documents.flush
 
     def close(self) -> None:
         """The run has ended and is sealed."""
         self._documents.close()
+        deadline = time.monotonic() + LEAVE_S
         for shipper, outbox in self._sending:
-            shipper.close(outbox)
+            if self._moves:
+                shipper.leave(outbox, deadline - time.monotonic())
+            else:
+                shipper.close(outbox)
+
+    def journal_came_home(self) -> None:
+        """The journal of a run that has ended was moved into the run directory: go on sending from there."""
+        if self._moves:
+            self._moves = False
+            self._sending = [(shipper, shipper.add(self._dir)) for shipper, _ in self._sending]
+            for shipper, outbox in self._sending:
+                shipper.close(outbox)
 
 
 class _Connector:
@@ -266,6 +288,11 @@ class _Connector:
         """Deliver what waits, within the time, and stop."""
         return _delivery.finish(timeout_s, last=True)
 
+    @property
+    def has_langfuse(self) -> bool:
+        """Whether runs are sent to Langfuse while they are recorded."""
+        return _delivery.has_langfuse
+
     def deliver_to_langfuse(self, run_dir: Path, environ: Mapping[str, str], *, timeout_s: float) -> list[Any]:
         """Send what Langfuse has not acknowledged of a run that has ended; empty when the variables name no server.
 
@@ -278,6 +305,21 @@ class _Connector:
         wanted = destinations(replace(state.ready(), otlp=False, langfuse="auto"), environ)
         deadline = time.monotonic() + timeout_s
         return [deliver_run(run_dir, one, timeout_s=max(0.0, deadline - time.monotonic())) for one in wanted]
+
+    def trace_bundle(self, run_dir: Path) -> dict[str, Any]:
+        """Return `langfuse_trace.json` of a run, made anew from its journal as far as that goes.
+
+        Raises:
+            JournalMissing: There is no journal.
+            FoldError: A record cannot be folded.
+        """
+        from spanfold.fold import Engine
+        from spanfold.fs.scratch import scratch_folder
+        from spanfold.journal import journal_folder
+
+        with scratch_folder() as folder:
+            Engine(run_dir, journal_dir=journal_folder(run_dir), into=folder).fold_again()
+            return cast("dict[str, Any]", json.loads((folder / "langfuse_trace.json").read_bytes()))
 
 
 def connect() -> None:

@@ -33,8 +33,9 @@ from spanfold.diagnose._logger_probe import ProbeParts, prepare_probe
 from spanfold.diagnose._logger_run import LoopRun
 from spanfold.diagnose._logger_schema import complaints
 from spanfold.diagnose._logger_session import default_run_dir, open_session
-from spanfold.diagnose._logger_tracer import LoopTracer, mode_of
+from spanfold.diagnose._logger_tracer import mode_of
 from spanfold.diagnose._logger_values import attr, case_data, case_id, iter_cases, listed, pure, rounded, text, whole
+from spanfold.diagnose._tracer import DiagnosticTracer, live_or
 from spanfold.instrument import RecordedSpan
 from spanfold.moments import utc
 from spanfold.routing import RUN_DOCUMENT, STAGES, route
@@ -95,7 +96,7 @@ class RunLogger:
 
     Raises:
         ValueError: There is no such mode.
-        RuntimeError: `live` without the keys of Langfuse.
+        RuntimeError: `live` without the keys or the address of Langfuse.
         LockedError: Another living logger writes to this directory.
     """
 
@@ -114,7 +115,7 @@ class RunLogger:
         observability_mode: str | None = None,
         context: Any = None,
     ) -> None:
-        mode = mode_of(observability_mode)
+        mode = live_or(mode_of(observability_mode))
         self.verbose = verbose
         self._context = context
         self.current_cycle: Any = -1
@@ -131,7 +132,14 @@ class RunLogger:
         """The directory, exactly as it was given."""
         self._folder = Path(os.path.abspath(self.run_dir))
         self._run, self.trace_id = open_session(self._folder, trace_id, is_offline=mode == "offline")
-        self.tracer = LoopTracer(self._session, self._lock, mode=mode, trace_id=self.trace_id)
+        self.tracer = DiagnosticTracer.of_logger(
+            self._session,
+            self._lock,
+            mode=mode,
+            trace_id=self.trace_id,
+            run_dir=self._folder,
+            current=lambda: self._run,
+        )
         """Spans, generations and scores of the loop's own."""
         self._run.end_of_event(is_urgent=True)
         _loggers.add(self)

@@ -20,6 +20,7 @@ Mode = Literal["auto", "live", "offline"]
 
 VARIABLE: Final = "EVALRX_LANGFUSE_MODE"
 _MODES: Final[Mapping[str, Mode]] = {"auto": "auto", "live": "live", "offline": "offline"}
+_USAGE: Final = {**names.USAGE_ALIASES, "input": "input_tokens", "output": "output_tokens"}
 _KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
 
 
@@ -127,7 +128,12 @@ class LoopTracer:
         span.set_attribute(names.GENAI_OPERATION, "chat")
         span.set_attribute(names.GENAI_MODEL, text(model))
         span.input(tree(prompt)[0]).output(tree(completion)[0])
-        span.usage(**{text(key): count for key, count in (usage or {}).items()})
+        for key, count in (usage or {}).items():
+            known = _USAGE.get(text(key), text(key))
+            if known in names.USAGE_KEYS:
+                span.usage(**{known: count})
+            else:
+                span.set(**{f"usage.{known}": count})
         span.set(**{text(key): tree(value)[0] for key, value in (metadata or {}).items()})
         span.end()
         return span.span_id

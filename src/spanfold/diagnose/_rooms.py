@@ -6,7 +6,7 @@ asked of it here.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from spanfold.instrument import Run, state
 
@@ -52,6 +52,10 @@ class Rooms(Protocol):
         self, run_dir: Path, environ: Mapping[str, str], *, timeout_s: float
     ) -> Sequence[Delivered]:
         """Send what Langfuse has not acknowledged of a run; empty when the variables name no server."""
+        ...
+
+    def trace_bundle(self, run_dir: Path) -> dict[str, Any]:
+        """Return `langfuse_trace.json` of a run, made anew from its journal as far as that goes."""
         ...
 
 

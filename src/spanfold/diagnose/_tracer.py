@@ -14,6 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from opentelemetry.trace import StatusCode
+
+from spanfold import names
 from spanfold.diagnose._documents import epoch_ns, number
 from spanfold.diagnose._envelope import artifact_refs, make_envelope, service_trace_id
 from spanfold.diagnose._logger_run import LoopRun
@@ -23,12 +26,13 @@ from spanfold.diagnose._logger_values import text, tree
 from spanfold.diagnose._rooms import rooms
 from spanfold.errors import SettingsError
 from spanfold.fs import SafeRoot
-from spanfold.instrument import losing_only, state
+from spanfold.instrument import RecordedSpan, losing_only, state
 from spanfold.routing import STAGES
 
 FOLDER: Final = ".spanfold/tracer"
 """Where a tracer of its own keeps its run, below the run directory it is given."""
 FLUSH_S: Final = 5.0
+_FACTS: Final = ("schema_version", "event_id", "event_seq", "cycle", "parent_id", "artifact_refs")
 
 
 class DiagnosticTracer(LoopTracer):
@@ -62,32 +66,49 @@ class DiagnosticTracer(LoopTracer):
         """
         found = live_or(mode_of(mode))
         folder = Path(os.path.abspath(run_dir)) if run_dir is not None else None
-        self._begin(folder, found, _new_trace_id())
+        trace_id = f"evalrx_{os.urandom(6).hex()}"
+        self._begin(folder)
         self.auto_sync = auto_sync
         if outbox_path is not None:
             self._folder = Path(os.path.abspath(outbox_path))
         else:
-            self._folder = (folder or Path.cwd()) / FOLDER / self.trace_id[:8]
-        super().__init__(self._own_session, self._own_lock, mode=found, trace_id=self.trace_id)
+            self._folder = (folder or Path.cwd()) / FOLDER / trace_id
+        super().__init__(self._own_session, self._own_lock, mode=found, trace_id=trace_id)
 
-    def _begin(self, run_dir: Path | None, mode: Mode, trace_id: str) -> None:
+    def _begin(self, run_dir: Path | None) -> None:
         self.run_dir = run_dir
         self.auto_sync = False
-        self.mode: Mode = mode
-        self.trace_id = trace_id
         self.trace_metadata: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
         self._seen: set[str] = set()
         self._own_lock = threading.RLock()
         self._run: LoopRun | None = None
+        self._current: Callable[[], LoopRun | None] = lambda: self._run
 
     @classmethod
     def of_logger(
-        cls, session: Callable[[], LoopRun], lock: "threading.RLock", *, mode: Mode, trace_id: str, run_dir: Path
+        cls,
+        session: Callable[[], LoopRun],
+        lock: "threading.RLock",
+        *,
+        mode: Mode,
+        trace_id: str,
+        run_dir: Path,
+        current: Callable[[], LoopRun],
     ) -> Self:
-        """Return the tracer of a logger, which records into its run."""
+        """Return the tracer of a logger, which records into its run.
+
+        Args:
+            session: Returns the run to record into, opened again when it has ended.
+            lock: Held while something is recorded.
+            mode: `auto`, `live` or `offline`.
+            trace_id: Of the documents.
+            run_dir: The run directory.
+            current: Returns the run as it is.
+        """
         tracer = cls.__new__(cls)
-        tracer._begin(run_dir, mode, trace_id)
+        tracer._begin(run_dir)
+        tracer._current = current
         LoopTracer.__init__(tracer, session, lock, mode=mode, trace_id=trace_id)
         return tracer
 
@@ -130,7 +151,11 @@ class DiagnosticTracer(LoopTracer):
         told = {"model": model, "benchmark": benchmark, "n_cases": n_cases, "created_at": time.time()}
         self.trace_metadata = {**told, **{text(key): tree(value)[0] for key, value in (metadata or {}).items()}}
         with losing_only("the start of a trace"):
-            self._session().span.set(**{f"diagnose.{key}": value for key, value in self.trace_metadata.items()})
+            run = self._session()
+            if run is self._run:
+                run.tell("run_start", self.trace_metadata)
+            else:  # the logger has told that itself
+                run.span.set(**{f"diagnose.{key}": value for key, value in self.trace_metadata.items()})
 
     def record_event(self, event: Mapping[str, Any], *, event_seq: int) -> None:
         """Record an event of a loop that somebody else has logged; once, however often it is given.
@@ -152,17 +177,20 @@ class DiagnosticTracer(LoopTracer):
                 self.flush()
 
     def _journal_event(self, envelope: Mapping[str, Any]) -> None:
+        run = self._session()
         stage = envelope["stage"] if envelope["stage"] in STAGES else None
-        end_ns = epoch_ns(envelope["timestamp"]) or time.time_ns()
-        took = number(envelope["payload"].get("duration_sec")) or 0.0
-        span_id = self.start_span(f"{stage or 'run'} {envelope['event_type']}", stage or "RUN", envelope["payload"])
-        span = self._spans.pop(span_id)
-        facts = ("schema_version", "event_id", "event_seq", "cycle", "parent_id", "artifact_refs")
-        span.set(**{f"diagnose.{key}": envelope[key] for key in facts if envelope[key] is not None})
-        span.set(**{"diagnose.seconds": took, "diagnose.ended_ns": end_ns})
+        end_ns = epoch_ns(envelope["timestamp"]) or run.moment()
+        took = number(envelope["payload"].get("duration_sec"))
+        start_ns = end_ns - round(took * 1e9) if took is not None and 0 <= took < 1e9 else end_ns
+        name = f"EvalRX {envelope['stage']}: {envelope['event_type']}"
+        span = RecordedSpan(run, name, "span", run.span, stage=stage, start_ns=start_ns)
+        refs = envelope["artifact_refs"]
+        span.input({"event": envelope["payload"], **({"artifacts": refs} if refs else {})})
+        span.set(**{f"diagnose.{key}": envelope[key] for key in _FACTS if envelope[key] is not None})
         if envelope["status"] == "failed":
-            span.set_attribute("error.type", "failed")
-        span.end()
+            span.set_status(StatusCode.ERROR, "failed")
+            span.set_attribute(names.ERROR_TYPE, "failed")
+        span.end(end_ns)
 
     def end_trace(self, output_data: Any = None) -> None:
         """End the run of a tracer that has one of its own; that of a logger ends with the logger."""
@@ -176,7 +204,9 @@ class DiagnosticTracer(LoopTracer):
 
     def flush(self) -> None:
         """Bring the documents up to date, and send what waits within a few seconds."""
-        super().flush()
+        run = self._current()
+        if run is not None and not run.closed and run.hooks is not None:
+            run.hooks.flush(0.0)
         if self.live_enabled and state.connector is not None:
             with losing_only("a delivery flush"):
                 state.connector.flush(FLUSH_S)
@@ -193,9 +223,7 @@ class DiagnosticTracer(LoopTracer):
         Raises:
             OSError: The file cannot be written.
         """
-        run = self._session()
-        run.journal.sync()
-        bundle = rooms().trace_bundle(run.dir)
+        bundle = rooms().trace_bundle((self._current() or self._session()).dir)
         trace = bundle["trace"]
         if self.trace_metadata:
             trace["metadata"] = {**trace["metadata"], **self.trace_metadata}
@@ -231,8 +259,3 @@ def live_or(mode: Mode) -> Mode:
             "https://cloud.langfuse.com, or choose offline (EVALRX_LANGFUSE_MODE=offline)."
         ) from None
     return mode
-
-
-def _new_trace_id() -> str:
-    raw = os.urandom(6).hex()
-    return f"evalrx_{raw}"

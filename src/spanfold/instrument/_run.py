@@ -145,6 +145,9 @@ class Run(Recording):
         trace_id: 32 hex digits, the trace in Jaeger or Langfuse.
     """
 
+    is_offline = False
+    """Whether nothing of it is sent anywhere."""
+
     def __init__(
         self, name: str, folder: Path | None, fields: Mapping[str, Any], *, place: RunPlace | None = None
     ) -> None:

@@ -267,6 +267,10 @@ def _forget(place: OpenJournal) -> None:
     """Remove an empty place. Somebody who waits for its lock finds that the file he has locked has no name any more."""
     with contextlib.suppress(OSError, SpanfoldError):
         root = SafeRoot(place.folder)
+        for entry in list(root.walk()):
+            # Locks of those that fold, recover or send: nobody holds them any more, or he will find them gone.
+            if not entry.is_dir and entry.path.startswith(f"{_JOURNAL}/") and entry.path.endswith(".lock"):
+                root.unlink(entry.path)
         for name in (f"{_JOURNAL}/.fold", f"{_JOURNAL}/{_ACKS}", _JOURNAL):
             _remove_empty(root, name)
         for name in (_POINTER, _LOCK):

@@ -415,5 +415,7 @@ def events(run_dir: Path) -> list[dict[str, Any]]:
     for document in documents(run_dir).values():
         if isinstance(document.get("run_start"), dict):
             found.append(document["run_start"])
-        found += [row for rows in document.values() if isinstance(rows, list) for row in rows]
+        found += [
+            row for key, rows in document.items() if isinstance(rows, list) and key != "run_starts" for row in rows
+        ]
     return sorted(found, key=lambda row: row["event_seq"])

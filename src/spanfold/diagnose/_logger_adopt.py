@@ -44,7 +44,7 @@ def _values(folder: Path) -> Iterator[Adopted]:
             if isinstance(value, list):
                 for record in cast("list[Any]", value):
                     yield Adopted(path, bucket, record, is_item=True)
-            elif value is not None and bucket != "trace_id":
+            elif bucket != "trace_id":
                 yield Adopted(path, bucket, value, is_item=False)
 
 

@@ -236,6 +236,7 @@ class LoopRun(Run):
         found = self._stages.get(key)
         if found is None:
             span = self._new(stage, "stage", stage, cycle, start_ns)
+            span.set_attribute(names.DL_EVENT, "stage")
             span.announce()
             found = self._stages[key] = OpenStage(span)
         if analyzer is None:
@@ -246,6 +247,7 @@ class LoopRun(Run):
                 f"probe {analyzer}", "step", stage, cycle, start_ns, found.span
             )
             above.set(**{"diagnose.analyzer": analyzer})
+            above.set_attribute(names.DL_EVENT, "analyzer")
             above.announce()
         return above
 
@@ -268,7 +270,7 @@ class LoopRun(Run):
         if span is None:
             span = self._new(f"probe {name}", "step", parent.stage, cycle, parent.start_ns, parent)
             span.set(**{"diagnose.analyzer": name})
-        span.set_attribute(names.DL_EVENT, "analyzer")
+            span.set_attribute(names.DL_EVENT, "analyzer")
         span.set(**self._prepared(facts))
         if failure is not None:
             failed(span, failure)
@@ -301,7 +303,6 @@ class LoopRun(Run):
         end = self.moment()
         for stage in stages.values():
             for span in (*stage.analyzers.values(), stage.span):
-                span.set_attribute(names.DL_EVENT, "analyzer" if span is not stage.span else "stage")
                 span.set_attribute(names.OUTCOME, outcome)
                 span.end(end)
         super().end_open_spans(outcome, keep=keep)

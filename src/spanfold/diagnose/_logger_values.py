@@ -132,11 +132,11 @@ def sized(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """Return a value as text; an object that has none as its type."""
+    """Return a value as text, without addresses in memory; an object that has none as its type."""
     if type(value) is str:
         return value
     try:
-        return str.__str__(str(value))
+        return _ADDRESS.sub("", str.__str__(str(value)))
     except Exception:
         return described(value)
 

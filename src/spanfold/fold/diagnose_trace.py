@@ -21,6 +21,8 @@ from spanfold.moments import epoch_seconds
 
 CALLS_SHOWN: Final = 50
 """Generations shown of one analyzer of one probe (DL 7.9); its span tells the true number."""
+_ANALYZERS: Final = 1_024
+"""Analyzers whose model calls are counted at a time."""
 _STATEMENT: Final = 60
 """Characters of a hypothesis in the name of a span."""
 _NO_RESULT: Final = "model calls of an analyzer that has no result"
@@ -68,7 +70,10 @@ class DiagnoseTraceFamily:
         self._run = run
         self._start: _Row = {}
         self._calls: dict[str, int] = {}
-        """Span id of an analyzer -> its model calls so far, while it is not ended."""
+        """Span id of an analyzer -> its model calls so far, of those that were called last.
+
+        Not until its end: where that is the time of its last call, either may come first.
+        """
 
     def begin(self, out: Output) -> None:
         """Do nothing: the document appears at the end."""
@@ -93,7 +98,10 @@ class DiagnoseTraceFamily:
         if span is None or "analyzer" not in entry.fields:
             return
         above = span.parent_span_id
-        self._calls[above] = count = self._calls.get(above, 0) + 1
+        count = self._calls.pop(above, 0) + 1
+        self._calls[above] = count
+        if len(self._calls) > _ANALYZERS:
+            del self._calls[next(iter(self._calls))]
         if count > CALLS_SHOWN:
             return
         fields = entry.fields
@@ -148,7 +156,7 @@ class DiagnoseTraceFamily:
     def _analyzer(self, entry: Entry, span: Span) -> Shown:
         fields = entry.fields
         name = fields.get("diagnose.analyzer")
-        calls = self._calls.pop(span.span_id, 0)
+        calls = self._calls.get(span.span_id, 0)
         is_failed = span.status_code == 2
         stage, given = f"M1_{name}", {"probe": name}
         if "diagnose.findings" not in fields:
@@ -217,7 +225,7 @@ class DiagnoseTraceFamily:
 def _number(value: object) -> float | None:
     try:
         return float(value) if isinstance(value, int | float | str) else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -1,0 +1,389 @@
+"""What a killed process, a full disk, a second writer, a fork and many threads leave of a diagnose loop."""
+
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spanfold.diagnose import RunLogger
+from spanfold.errors import LockedError
+from spanfold.fold import check_documents, fold_run, show_run
+from spanfold.journal import journal_files, open_journals, recover_run, verify_journal
+from tests.diagnose.script import analysis, documents, events, hypothesis, intervention, play
+from tests.instrument.programs import Program, run
+from tests.journal.kernel import fill, small_disk
+
+LOOP = """
+import os, sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+from spanfold.diagnose import RunLogger
+log = RunLogger(sys.argv[1], observability_mode="offline")
+def call(i, analyzer="a"):
+    log.log_model_call(cycle=0, analyzer=analyzer, call_index=i, method="generate", inputs="x" * 2000, kwargs={},
+                       output=str(i), duration_sec=0.01, error=None)
+"""
+
+
+def told(run_dir: Path) -> Counter[str]:
+    return Counter(event["event"] for event in events(run_dir))
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-128", "DL-129", "DL-156", "DL-147")
+def test_a_killed_loop_loses_nothing_that_returned_and_the_stage_it_was_in_is_visible(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    program = (
+        LOOP
+        + """
+log.log_run_start({"model": "m"})
+log.log_diagnosis(0, SimpleNamespace(model_name="m", hypotheses=[], raw_judge_output="r", prompt="p"), duration_sec=1.5)
+log.log_cases([{"id": "case-1"}])
+for i in range(200):
+    call(i)
+    print(i)
+time.sleep(60)
+"""
+    )
+    with Program(program, run_dir) as running:
+        while running.line() != "150":
+            pass
+        running.send(signal.SIGKILL)
+        ended = running.end()
+    last = int(ended.out.split()[-1]) if ended.out.split() else 150
+
+    assert not (run_dir / "journal").exists(), "the journal stands outside while the run is open"
+    assert [place.run_dir for place in open_journals()] == [run_dir]
+    seen = show_run(run_dir)
+    assert seen.status == "interrupted"
+    assert {("stage", "M1"), ("step", "probe a")} <= {(work.kind, work.name) for work in seen.open}
+
+    recovered = recover_run(run_dir)
+    fold_run(run_dir)
+
+    assert recovered.sealed
+    assert open_journals() == []
+    calls = documents(run_dir)["M1/log.json"]["model_calls"]
+    assert [call["output"] for call in calls][: last + 1] == [str(i) for i in range(last + 1)]
+    assert told(run_dir) - Counter(model_call=1000) == Counter(run_start=1, diagnosis=1, case_record=1)
+    bundle = json.loads((run_dir / "langfuse_trace.json").read_text(encoding="utf-8"))
+    assert list(bundle) == ["trace", "spans", "generations", "scores", "events"]
+    generations = Counter(row["name"].partition(" #")[0] for row in bundle["generations"])
+    assert generations == {"a · generate": 50, "AI Doctor Diagnostician": 1}
+    names = {span["name"] for span in bundle["spans"]}
+    assert names == {"M3: Root-Cause Diagnosis (Cycle 0)", "M1: without a result", "Probe: a (failed)"}
+    assert verify_journal(run_dir).sealed
+    assert not check_documents(run_dir)
+
+
+@pytest.mark.contract("DL-147", "DL-135", "DL-168", "DL-024")
+def test_the_next_start_on_the_directory_finishes_a_killed_run_and_goes_on_with_its_numbers(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run(LOOP + 'log.log_run_start({"model": "m"}); call(1); os._exit(1)', run_dir, status=1)
+
+    with RunLogger(run_dir, observability_mode="offline") as log:
+        log.log_stage_skipped("M4", "nothing")
+
+    found = events(run_dir)
+    assert [(e["event_seq"], e["event"]) for e in found] == [(1, "run_start"), (2, "model_call"), (3, "stage_skipped")]
+    assert len({e["trace_id"] for e in found}) == 1
+    assert verify_journal(run_dir).sealed
+    assert not check_documents(run_dir)
+
+
+@pytest.mark.contract("DL-135", "DL-168", "DL-160", "DL-039", "DL-012")
+def test_a_directory_that_was_used_keeps_its_documents_and_its_numbers_go_on(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with RunLogger(run_dir, observability_mode="offline") as first:
+        first.log_run_start({"model": "one"})
+        first.log_analysis(0, analysis(run_dir))
+    before = events(run_dir)
+
+    with RunLogger(run_dir, observability_mode="offline") as second:
+        second.log_run_start({"model": "two"})
+        second.log_analysis(1, analysis(run_dir))
+
+    after = events(run_dir)
+    run_json = documents(run_dir)["run.json"]
+    assert second.trace_id == first.trace_id
+    assert [e for e in after if e["event"] != "run_start"][:2] == [e for e in before if e["event"] != "run_start"]
+    assert run_json["run_start"]["model"] == "two"
+    assert [start["model"] for start in run_json["run_starts"]] == ["one", "two"]
+    numbers = [e["event_seq"] for e in [run_json["run_starts"][0], *after]]
+    assert sorted(numbers) == list(range(1, 7))
+    assert verify_journal(run_dir).sealed
+    assert not check_documents(run_dir)
+
+
+@pytest.mark.contract("DL-135", "DL-168")
+def test_a_directory_of_another_logger_is_gone_on_with_and_loses_nothing(tmp_path: Path) -> None:
+    seed = pytest.importorskip("evalrx.eval_agent.run_logger_v2")
+    run_dir = tmp_path / "run"
+    play(seed.RunLoggerV2(run_dir, observability_mode="offline"), tmp_path)
+    before = documents(run_dir)
+
+    with RunLogger(run_dir, observability_mode="offline") as log:
+        log.log_stage_skipped("M4", "nothing")
+
+    after = documents(run_dir)
+    skipped = after["M4/log.json"].pop("stage_skipped")
+    assert after == before
+    assert skipped[0]["event_seq"] == 1 + max(e["event_seq"] for e in events(run_dir) if e["event"] != "stage_skipped")
+    assert log.trace_id == before["run.json"]["trace_id"]
+    assert not check_documents(run_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-137")
+def test_a_second_writer_is_refused_by_name_and_the_first_loses_nothing(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    log = RunLogger(run_dir, observability_mode="offline")
+    log.log_run_start({"model": "m"})
+    other = "from spanfold.diagnose import RunLogger; import sys; RunLogger(sys.argv[1])"
+
+    with pytest.raises(LockedError, match="is being recorded"):
+        RunLogger(run_dir)
+    refused = run(other, run_dir, status=1)
+    assert "LockedError" in refused.err
+    with pytest.raises(LockedError):
+        recover_run(run_dir)
+    log.log_stage_skipped("M4", "nothing")
+    log.close()
+
+    assert [e["event_seq"] for e in events(run_dir)] == [1, 2]
+    RunLogger(run_dir, observability_mode="offline").close()
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-138")
+def test_a_forked_child_neither_repeats_numbers_nor_damages_the_documents(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    program = (
+        LOOP
+        + """
+log.log_run_start({"model": "m"})
+call(1)
+children = []
+for number in range(3):
+    pid = os.fork()
+    if not pid:
+        for i in range(20):
+            call(100 * (number + 1) + i, f"child {number}")
+        log.log_stage_skipped("M4", f"child {number}")
+        os._exit(0)
+    children.append(pid)
+for i in range(20):
+    call(i)
+for pid in children:
+    assert os.waitpid(pid, 0)[1] == 0
+log.log_stage_skipped("M5", "parent")
+log.close()
+print(log.losses)
+"""
+    )
+
+    ended = run(program, run_dir)
+
+    assert ended.out == "{}\n", ended
+    found = events(run_dir)
+    assert [e["event_seq"] for e in found] == list(range(1, 1 + 1 + 1 + 3 * 21 + 20 + 1)), told(run_dir)
+    assert len({(e.get("analyzer"), e.get("call_index")) for e in found if e["event"] == "model_call"}) == 80
+    assert verify_journal(run_dir).sealed
+    assert not check_documents(run_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-133", "DL-134", "DL-187", "DL-132")
+def test_a_full_disk_never_reaches_the_loop_and_what_was_told_meanwhile_is_there_afterwards(tmp_path: Path) -> None:
+    program = (
+        LOOP
+        + """
+log.log_run_start({"model": "m"})
+log.log_stage_skipped("M2", "before")
+print("fill"); sys.stdin.readline()
+for i in range(100):
+    call(i)
+    log.log_stage_skipped("M4", f"{i}")
+assert log.save_artifact_json("big.json", "x" * 300_000) is None
+print("free", log.losses); sys.stdin.readline()
+time.sleep(0.3)
+log.log_stage_skipped("M3", "after")
+log.close()
+print(sorted(log.problems))
+"""
+    )
+    with small_disk(tmp_path / "disk", "3m") as disk:
+        state = {"SPANFOLD_STATE_DIR": str(disk / "state")}
+        with Program(program, disk / "run", env=state) as running:
+            running.says("fill")
+            filler = fill(disk)
+            running.tell()
+            assert running.line().startswith("free")
+            held = documents(disk / "run")
+            filler.unlink()
+            running.tell()
+            ended = running.end()
+
+        assert (ended.status, ended.out) == (0, "['an artifact, which could not be kept']\n"), ended
+        assert held["M2/log.json"]["stage_skipped"][0]["reason_code"] == "before", "the old documents stay whole"
+        assert told(disk / "run") == Counter(run_start=1, stage_skipped=102, model_call=100)
+        assert [e["event_seq"] for e in events(disk / "run")] == list(range(1, 204))
+        assert verify_journal(disk / "run").sealed
+        assert not check_documents(disk / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-146", "DL-118", "DL-025", "DL-169", "DL-143")
+@pytest.mark.parametrize("threads", [8, 100])
+def test_threads_that_log_together_lose_nothing_and_keep_one_order(tmp_path: Path, threads: int) -> None:
+    run_dir = tmp_path / "run"
+    each = 800 // threads
+    log = RunLogger(run_dir, observability_mode="offline")
+    log.log_run_start({"model": "m"})
+    start = threading.Barrier(threads)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            start.wait()
+            for i in range(each):
+                log.log_model_call(
+                    cycle=0,
+                    analyzer=f"a{number}",
+                    call_index=i,
+                    method="generate",
+                    inputs="q",
+                    kwargs={},
+                    output="a",
+                    duration_sec=0.1,
+                    error=None,
+                )
+            log.log_cases([{"id": f"case-{i}"} for i in range(10)])
+            log.log_model_exchange("M5", role="judge", operation="generate", inputs="q", output="a")
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    log.close()
+
+    assert failures == []
+    assert log.losses == {}
+    found = events(run_dir)
+    assert [e["event_seq"] for e in found] == list(range(1, len(found) + 1))
+    assert [e["ts"] for e in found] == sorted(e["ts"] for e in found)
+    assert told(run_dir) == Counter(run_start=1, model_call=800 + threads, case_record=10)
+    for rows in (rows for d in documents(run_dir).values() for rows in d.values() if isinstance(rows, list)):
+        numbers = [row["event_seq"] for row in rows]
+        assert numbers == sorted(numbers)
+    calls = documents(run_dir)["M1/log.json"]["model_calls"]
+    assert sorted(call["seq"] for call in calls) == list(range(1, 801))
+    assert not check_documents(run_dir)
+
+
+class Hostile:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def _poison() -> dict[str, Any]:
+    cyclic: dict[str, Any] = {"a": 1}
+    cyclic["self"] = cyclic
+    return {
+        "tuple keys": {("a", 1): 2},
+        "lone surrogate": "\ud800",
+        "cyclic": cyclic,
+        "hostile": Hostile(),
+        "object": object(),
+        "set": {1, 2},
+        "bytes": b"\xff",
+        "nan": float("nan"),
+        "huge": 10**400,
+        "deep": json.loads("[" * 500 + "]" * 500),
+        "generator": (i for i in range(3)),
+        "lock": threading.Lock(),
+    }
+
+
+@pytest.mark.contract("DL-131", "DL-134", "DL-148", "DL-181", "DL-166")
+@pytest.mark.parametrize("name", list(_poison()))
+def test_poisonous_data_is_written_in_a_repaired_form_and_keeps_no_later_event_from_its_document(
+    tmp_path: Path, name: str
+) -> None:
+    run_dir = tmp_path / "run"
+    poison = _poison()[name]
+    log = RunLogger(run_dir, observability_mode="offline")
+    log.log_run_start({"x": poison})
+    log.log_model_call(
+        cycle=0,
+        analyzer="a",
+        call_index=1,
+        method="generate",
+        inputs=poison,
+        kwargs={"k": poison},
+        output=poison,
+        duration_sec=0.1,
+        error=None,
+    )
+    log.log_surgery(0, hypothesis(), intervention({"p": poison}, status=None, confidence_score=poison))
+    log.log_analysis(0, analysis(run_dir, stats_plan=poison, findings=[poison]))
+    log.log_model_exchange("M5", role="judge", operation="generate", inputs=poison, output=[poison])
+    log.log_stage_skipped("M4", "later")
+    read = documents(run_dir)
+    log.close()
+
+    assert read["M4/log.json"]["stage_skipped"][0]["reason_code"] == "later"
+    assert told(run_dir) == Counter(run_start=1, model_call=3, surgery=1, analysis=1, stage_skipped=1), (
+        "one call, one exchange, one judge"
+    )
+    for path in run_dir.rglob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        json.loads(text, parse_constant=lambda word: pytest.fail(f"no strict JSON: {word}"))
+        assert " at 0x" not in text
+    assert not check_documents(run_dir)
+
+
+@pytest.mark.contract("DL-139")
+def test_what_is_changed_after_it_was_logged_stays_as_it_was(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    inputs, evidence = {"prompt": ["as it was"]}, {"m4_test_name": "t", "rows": [1]}
+    with RunLogger(run_dir, observability_mode="offline") as log:
+        log.log_surgery(0, hypothesis(), intervention(evidence))
+        log.log_model_call(
+            cycle=0,
+            analyzer="a",
+            call_index=1,
+            method="generate",
+            inputs=inputs,
+            kwargs={},
+            output=inputs,
+            duration_sec=0.1,
+            error=None,
+        )
+        inputs["prompt"].append("changed")
+        evidence["rows"].append(2)
+
+    found = documents(run_dir)
+    assert found["M1/log.json"]["model_calls"][0]["inputs"] == {"prompt": ["as it was"]}
+    assert found["M4/log.json"]["surgery"][0]["evidence"]["rows"] == [1]
+    assert "changed" not in (run_dir / "langfuse_trace.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.contract("DL-186", "DL-089", "DL-090")
+def test_a_logger_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    for mode, error in (("live", RuntimeError), ("sometimes", ValueError)):
+        with pytest.raises(error):
+            RunLogger(tmp_path / "run", observability_mode=mode)
+    assert os.listdir(tmp_path) == []
+    assert open_journals() == []
+    assert journal_files(tmp_path) == []

@@ -208,11 +208,21 @@ COMMANDS: Final[tuple[Command, ...]] = (
         ("run", "deliver"),
         "send what a destination has not acknowledged of a run",
         "To the collector and the Langfuse server that the standard variables name. What "
-        "was acknowledged is never sent again. Exit code 1 says that something waits still "
-        "or was refused.",
-        ("OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 spanfold run deliver runs/001",),
+        "was acknowledged is never sent again. A directory that has only the documents of a "
+        "diagnose loop gets a journal of them first, in .spanfold/backfill. Exit code 1 says "
+        "that something waits still or was refused.",
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 spanfold run deliver runs/001",
+            "spanfold run deliver runs/001 --to langfuse --dry-run",
+        ),
         (
             _RUN,
+            Argument(
+                ("--to",),
+                "only there (default: wherever the variables say)",
+                {"choices": ("otlp", "langfuse")},
+            ),
+            Argument(("--dry-run",), "say what would be sent, and send nothing", {"action": "store_true"}),
             Argument(
                 ("--timeout",),
                 "seconds for each destination (default: 60)",

@@ -3,17 +3,20 @@
 import argparse
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, UsageError
 from spanfold.cli._places import find_run
+from spanfold.cli._planned import show_planned
 from spanfold.cli._table import Cell, Column, Row
 from spanfold.cli._text import count
 from spanfold.deliver import Delivery, Destination, backlogs, deliver_run, destinations, refusals
-from spanfold.errors import LockedError
+from spanfold.errors import JournalMissing, LockedError
+from spanfold.fs.scratch import scratch_folder
+from spanfold.journal import journal_files
 from spanfold.settings import resolve
 
 SCHEMA: Final = "spanfold.run_deliver/1"
@@ -31,14 +34,19 @@ _COLUMNS: Final = (
 
 
 def command(arguments: argparse.Namespace, console: Console) -> int:
-    """Deliver a run to every destination that is configured."""
+    """Deliver a run to every destination that is configured, or say what would be sent."""
     run_dir = find_run(arguments.run)
-    found = destinations(resolve(), os.environ)
+    found = _chosen(arguments.to)
+    if arguments.dry_run:
+        named = [(one, one.label) for one in found] or _unconfigured(arguments.to)
+        if named:
+            return _show_planned(run_dir, named, console)
     if not found:
         raise UsageError(
             "expected a destination, found none configured. OTEL_EXPORTER_OTLP_ENDPOINT names a collector; "
             "LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name a Langfuse server."
         )
+    run_dir = _with_journal(run_dir, console)
     delivered = [_deliver(run_dir, destination, arguments.timeout, console) for destination in found]
     if console.as_json:
         console.document(SCHEMA, {"run_dir": run_dir, "destinations": [one.as_dict() for one in delivered]})
@@ -48,6 +56,50 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
     if any(one.is_locked for one in delivered):
         return Exit.LOCKED
     return Exit.DONE if all(one.is_all_there for one in delivered) else Exit.FAILED
+
+
+def _chosen(to: str | None) -> list[Destination]:
+    settings = resolve()
+    if to is not None:
+        # What is asked for by name is sent to, whatever the settings say of recording.
+        settings = replace(
+            settings, otlp="auto" if to == "otlp" else False, langfuse="auto" if to == "langfuse" else False
+        )
+    return destinations(settings, os.environ)
+
+
+def _unconfigured(to: str | None) -> list[tuple[Destination, str]]:
+    """Return a stand-in for a destination that was named and has no address: all of the run waits for it."""
+    if to is None:
+        return []
+    return [(Destination(to, "http/protobuf", ""), f"{to} (no address is configured)")]
+
+
+def _show_planned(run_dir: Path, named: "list[tuple[Destination, str]]", console: Console) -> int:
+    if journal_files(run_dir):
+        return show_planned(run_dir, named, console)
+    from spanfold.diagnose import existing_outbox, needs_outbox, outbox_of
+
+    if not needs_outbox(run_dir):
+        raise JournalMissing(run_dir)
+    there = existing_outbox(run_dir)
+    if there is not None:
+        return show_planned(there, named, console)
+    with scratch_folder() as folder:
+        return show_planned(outbox_of(run_dir, into=folder / "outbox").run_dir, named, console)
+
+
+def _with_journal(run_dir: Path, console: Console) -> Path:
+    """Return the directory to deliver: of a run that has only documents the one with a journal made of them."""
+    if journal_files(run_dir):
+        return run_dir
+    from spanfold.diagnose import needs_outbox, outbox_of
+
+    if not needs_outbox(run_dir):
+        raise JournalMissing(run_dir)
+    outbox = outbox_of(run_dir).run_dir
+    console.say(f"{run_dir} has documents and no journal; what is sent is made of them, in {outbox}.")
+    return outbox
 
 
 def _deliver(run_dir: Path, destination: Destination, timeout_s: float, console: Console) -> "_Delivered":

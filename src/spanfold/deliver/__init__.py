@@ -8,6 +8,7 @@ acknowledged (docs/delivery.md).
 from spanfold.deliver._acks import Backlog, backlogs, refusals
 from spanfold.deliver._destination import Destination, destinations
 from spanfold.deliver._encode import otlp_json
+from spanfold.deliver._preview import Waiting, waiting_records
 from spanfold.deliver._shipper import Delivery, Shipper, deliver_run
 
 __all__ = [
@@ -15,9 +16,11 @@ __all__ = [
     "Delivery",
     "Destination",
     "Shipper",
+    "Waiting",
     "backlogs",
     "deliver_run",
     "destinations",
     "otlp_json",
     "refusals",
+    "waiting_records",
 ]

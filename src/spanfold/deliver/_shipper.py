@@ -23,6 +23,7 @@ from spanfold.deliver._sdk import MediaSender, ScoreSender
 from spanfold.deliver._send import OtlpSender, Sender, deliver_batch
 from spanfold.deliver._spans import SpanOutbox
 from spanfold.errors import LockedError
+from spanfold.journal import journal_folder
 
 log = logging.getLogger("spanfold")
 
@@ -57,7 +58,7 @@ _SENDERS: Final[Mapping[str, Callable[[Destination], Sender]]] = {
 
 def outbox_of(run_dir: Path, destination: Destination, journal_dir: Path | None = None) -> Outbox:
     """Return what a destination has not acknowledged of a run; its journal may stand outside of the run directory."""
-    return _OUTBOXES.get(destination.name, SpanOutbox)(run_dir, destination, journal_dir)
+    return _OUTBOXES.get(destination.name, SpanOutbox)(run_dir, destination, journal_dir or journal_folder(run_dir))
 
 
 def sender_of(destination: Destination) -> Sender:

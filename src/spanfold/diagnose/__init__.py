@@ -3,7 +3,7 @@
 Drop-ins for the logger of a five-stage diagnose loop and its helpers (docs/diagnose.md).
 """
 
-from spanfold.diagnose._backfill import backfill
+from spanfold.diagnose._backfill import backfill, existing_outbox, needs_outbox, outbox_of
 from spanfold.diagnose._envelope import artifact_refs, make_envelope, service_trace_id
 from spanfold.diagnose._export import export_langfuse_bundle, sync_to_langfuse
 from spanfold.diagnose._logger import RunLogger
@@ -18,8 +18,11 @@ __all__ = [
     "RunLogger",
     "artifact_refs",
     "backfill",
+    "existing_outbox",
     "export_langfuse_bundle",
     "make_envelope",
+    "needs_outbox",
+    "outbox_of",
     "service_trace_id",
     "sync_to_langfuse",
 ]

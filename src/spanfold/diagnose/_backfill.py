@@ -109,28 +109,44 @@ class OutboxOfRun:
         return waiting - self.roots if waiting > self.later else waiting
 
 
-def outbox_of(run_dir: str | Path) -> OutboxOfRun:
+def outbox_of(run_dir: str | Path, *, into: Path | None = None) -> OutboxOfRun:
     """Return a run directory with a journal of the events of a run, written first when there is none.
+
+    Args:
+        run_dir: The directory with documents.
+        into: Where to write it; default beside the documents.
 
     Raises:
         FileNotFoundError: There is no run.
         LockedError: Another process writes it.
         JournalError, OSError: It cannot be written.
     """
-    return write_outbox(read_documents(run_dir))
+    return write_outbox(read_documents(run_dir), into=into)
 
 
-def write_outbox(documents: Documents) -> OutboxOfRun:
+def write_outbox(documents: Documents, *, into: Path | None = None) -> OutboxOfRun:
     """Return the outbox of documents: their own journal, or one made of them, brought up to date."""
     if _has_journal(documents.run_dir):
         return OutboxOfRun(documents.run_dir, 0, 0)
-    root = SafeRoot(documents.run_dir.resolve())
-    root.ensure_dir(f"{OUTBOX}/journal")
-    with FileLock(root, f"{OUTBOX}/lock"):
-        run_dir = root.path / OUTBOX
+    run_dir = into or documents.run_dir.resolve() / OUTBOX
+    if into is None:
+        SafeRoot(documents.run_dir.resolve()).ensure_dir(OUTBOX)
+    root = SafeRoot(run_dir, create=True)
+    root.ensure_dir("journal")
+    with FileLock(root, "lock"):
         writing = _Writing(documents, run_dir)
         writing.write()
         return OutboxOfRun(run_dir, 1, writing.later())
+
+
+def existing_outbox(run_dir: str | Path) -> Path | None:
+    """Return the outbox that was written beside documents before; None when there is none.
+
+    Raises:
+        FileNotFoundError: There is no run.
+    """
+    outbox = find_documents(run_dir) / OUTBOX
+    return outbox if _has_journal(outbox) else None
 
 
 def _has_journal(run_dir: Path) -> bool:

@@ -1,10 +1,13 @@
 """`doctor` and `run deliver`: what is configured, what is reachable, what was lost, and sending what waits."""
 
+import ast
 import dataclasses
 import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -325,3 +328,22 @@ def test_what_waits_for_a_destination_that_took_the_beginning_is_told_by_doctor(
     spans = len((runs / "ok" / "timings.jsonl").read_text().splitlines())
     assert (answer.code, found["waiting"], found["refused"]) == (Exit.FAILED, spans, 0)
     assert any("`spanfold run deliver runs/ok`" in problem for problem in answer.document["problems"])
+
+
+def test_what_a_run_could_not_keep_is_on_disk_where_doctor_finds_it(spanfold: Spanfold, tmp_path: Path) -> None:
+    program = (
+        "import spanfold\n"
+        "with spanfold.run('r', dir='runs/lossy') as run, spanfold.stage('M1'):\n"
+        "    for value in (object(), object()):\n"
+        "        spanfold.score('accuracy', value)\n"
+        "print(run.losses)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    what = "scores that are no number, boolean or text"
+    assert ast.literal_eval(done.stdout) == {what: 2}
+    assert json.loads((tmp_path / "runs/lossy/run.json").read_text())["run"]["losses"] == {what: 2}
+
+    answer = spanfold("doctor", "--json")
+
+    assert answer.code == Exit.FAILED
+    assert f"runs/lossy: lost {what} (2 times) while it was recorded." in answer.document["problems"]

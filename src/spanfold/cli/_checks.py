@@ -332,6 +332,11 @@ def _judge_folder(folder: Folder, runs: list[ListedRun]) -> tuple[list[str], lis
         for run in runs
         if run.lost_records
     ]
+    problems += [
+        f"{run.run_dir}: lost {what} ({count(n, 'time')}) while it was recorded."
+        for run in runs
+        for what, n in run.losses.items()
+    ]
     problems += [_told(found) for found in folder.undelivered]
     problems += [run.problem for run in runs if run.problem]
     notes += [

@@ -25,7 +25,7 @@ from spanfold import names
 from spanfold.deliver._destination import Destination
 from spanfold.errors import LockedError, SpanfoldError
 from spanfold.fs import FileLock, SafeRoot
-from spanfold.journal import Tail, journal_files
+from spanfold.journal import Tail, journal_files, journal_folder
 
 log = logging.getLogger("spanfold")
 
@@ -179,7 +179,7 @@ def backlogs(run_dir: Path) -> list[Backlog]:
 
     Nothing is changed. A run that was sent nowhere so far has none.
     """
-    journal_dir = run_dir / "journal"
+    journal_dir = _journal(run_dir)
     try:
         found = sorted(entry.name for entry in (journal_dir / FOLDER).iterdir())
     except OSError:
@@ -190,8 +190,19 @@ def backlogs(run_dir: Path) -> list[Backlog]:
 
 def refusals(run_dir: Path, key: str) -> tuple[int, str]:
     """Return how many records of a run a destination has refused for good so far, and why the last of them."""
+    return _refusals(_journal(run_dir), key)
+
+
+def _journal(run_dir: Path) -> Path:
+    try:
+        return journal_folder(run_dir)
+    except (OSError, SpanfoldError):
+        return run_dir / "journal"  # `run verify` says what is wrong with it
+
+
+def _refusals(journal_dir: Path, key: str) -> tuple[int, str]:
     total, reason = 0, ""
-    for line in read_lines(run_dir / "journal", key + REFUSED):
+    for line in read_lines(journal_dir, key + REFUSED):
         spans, told = line.get("spans"), line.get("reason")
         total += spans if type(spans) is int else 1
         reason = told if type(told) is str else reason
@@ -199,7 +210,7 @@ def refusals(run_dir: Path, key: str) -> tuple[int, str]:
 
 
 def _backlog(journal_dir: Path, key: str) -> Backlog:
-    refused, reason = refusals(journal_dir.parent, key)
+    refused, reason = _refusals(journal_dir, key)
     label = key
     for line in read_lines(journal_dir, key + ACKED):
         if type(line.get("destination")) is str:

@@ -77,11 +77,12 @@ class HttpSender:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if self._proxy is not None and parts.scheme == "http":
             target = f"http://{_authority(parts)}{target}"
-            headers |= _proxy_authorization(self._proxy)
+            headers |= _authorization("proxy-authorization", self._proxy)
         told = {
             "host": _authority(parts),
             "user-agent": "spanfold",
             "accept": headers["content-type"],
+            **_authorization("authorization", parts),
             **self._destination.headers,
             **headers,
             "content-length": str(length),
@@ -235,7 +236,7 @@ def proxy_of(parts: SplitResult) -> SplitResult | None:
 
 def _open_tunnel(connection: socket.socket, parts: SplitResult, proxy: SplitResult, deadline: float) -> None:
     authority = f"{_bracketed(parts.hostname or '')}:{parts.port or 443}"
-    told = {"host": authority, **_proxy_authorization(proxy)}
+    told = {"host": authority, **_authorization("proxy-authorization", proxy)}
     lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
     _send(connection, f"CONNECT {authority} HTTP/1.1\r\n{lines}\r\n".encode("latin-1"), deadline)
     response = _Response(connection, deadline, "CONNECT")
@@ -244,11 +245,12 @@ def _open_tunnel(connection: socket.socket, parts: SplitResult, proxy: SplitResu
         raise ConnectionError("the proxy opened no tunnel")
 
 
-def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
+def _authorization(header: str, parts: SplitResult) -> dict[str, str]:
+    """Return the header for the user and password in an address, none when there are none."""
+    if parts.username is None:
         return {}
-    token = base64.b64encode(f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()).decode("ascii")
-    return {"proxy-authorization": f"Basic {token}"}
+    token = base64.b64encode(f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()).decode("ascii")
+    return {header: f"Basic {token}"}
 
 
 def _authority(parts: SplitResult) -> str:

@@ -23,7 +23,7 @@ from typing import Any, Final
 from spanfold.deliver._acks import Acknowledgements, wanted
 from spanfold.deliver._destination import Destination
 from spanfold.errors import JournalMissing, SpanfoldError
-from spanfold.journal import Tail, journal_files
+from spanfold.journal import Tail, journal_files, journal_folder
 from spanfold.model import Position, Record
 
 MAX_RECORDS: Final = 512
@@ -73,7 +73,7 @@ class Outbox(ABC):
         """Why nothing of this run can be sent now, whatever the destination does; empty when it can."""
         self.pending: list[Item] = []
         """What goes into the next request; an item leaves it when it has arrived or was refused for good."""
-        self.journal_dir = journal_dir or run_dir / "journal"
+        self.journal_dir = journal_dir or journal_folder(run_dir)
         self.acks = Acknowledgements(self.journal_dir, destination)
         self._counter = _Counter(self.journal_dir, self.acks.offsets, destination.name)
         self._begin()

@@ -103,7 +103,8 @@ class ScoreSender(_SdkSender):
         return answer
 
     def _create(self, scores: list[dict[str, Any]]) -> Answer:
-        if not self._takes_lists or not hasattr(self._api.scores, "create"):  # version 4 of the SDK knows no lists either
+        # Version 4 of the SDK knows no lists either.
+        if not self._takes_lists or not hasattr(self._api.scores, "create"):
             for score in scores:
                 self._create_one(score)
             return Answer("accepted")

@@ -16,7 +16,7 @@ from spanfold.fold.overview import RunOverview
 from spanfold.fold.presence import Presence, Writers
 from spanfold.fold.run_state import Status
 from spanfold.fold.show import show_run
-from spanfold.journal import SUFFIX, documented_run, file_heads, host_name
+from spanfold.journal import SUFFIX, documented_run, file_heads, host_name, journal_folder, open_journals
 from spanfold.routing import STAGES
 
 _JOURNAL: Final = "journal"
@@ -48,6 +48,8 @@ class ListedRun:
     """Whether the journal is sealed; one that ended badly may need `recover_run`."""
     lost_records: int
     """Records that could not be written, as the recorder itself said later."""
+    losses: Mapping[str, int]
+    """What else the process could not keep while the run was open -> how often; known when the run has ended."""
     problem: str
     """Why the run is `unreadable`."""
 
@@ -66,7 +68,8 @@ def list_runs(folder: Path) -> list[ListedRun]:
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Yield every run directory at or below a folder: one whose `journal` holds a journal file."""
+    """Yield every run directory at or below a folder: one whose `journal` holds a journal file, or that has one elsewhere."""
+    elsewhere = {place.run_dir for place in open_journals()}
     waiting = [folder]
     while waiting:
         here = waiting.pop()
@@ -77,7 +80,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
             if here == folder:
                 raise
             continue  # not ours to read, or gone meanwhile
-        if _JOURNAL in folders and _has_journal(here / _JOURNAL):
+        if (_JOURNAL in folders and _has_journal(here / _JOURNAL)) or (elsewhere and here.resolve() in elsewhere):
             yield here
         waiting += [here / name for name in folders if name not in _NOT_SEARCHED and not name.startswith(".")]
 
@@ -97,12 +100,12 @@ def _look_at(run_dir: Path) -> ListedRun:
             return _listed(run_dir, document, writer="dead", records=_sealed_records(document))
         writer = "dead" if document is None else _writer(document, Writers(run_dir))
         if document is not None and writer != "dead":
-            records = sum(head["seq"] for head in file_heads(run_dir / _JOURNAL).values())
+            records = sum(head["seq"] for head in file_heads(journal_folder(run_dir)).values())
             return _listed(run_dir, document, writer=writer, records=records)
         return _of_overview(show_run(run_dir))
     except (SpanfoldError, OSError) as error:
         return ListedRun(
-            run_dir, None, "unreadable", "unknown", None, None, None, None, None, None, None, False, 0, str(error)
+            run_dir, None, "unreadable", "unknown", None, None, None, None, None, None, None, False, 0, {}, str(error)
         )
 
 
@@ -136,6 +139,7 @@ def _of_overview(run: RunOverview) -> ListedRun:
         pid=pid if type(pid) is int else None,
         is_sealed=run.is_sealed,
         lost_records=run.lost_records,
+        losses={},
         problem="",
     )
 
@@ -158,6 +162,7 @@ def _listed(run_dir: Path, document: Mapping[str, Any], *, writer: Presence, rec
         pid=pid if type(pid) is int else None,
         is_sealed=isinstance(document.get("seal"), dict),
         lost_records=lost if type(lost) is int else 0,
+        losses={what: n for what, n in _table(losses).items() if what != "journal_records" and type(n) is int},
         problem="" if status in get_args(Status) else "run.json tells no status that is known here",
     )
 

@@ -49,6 +49,7 @@ class RunState:
         self._facts: dict[str, bytes] = {}
         self._endings: dict[str, bytes] = {}
         self._lost = 0
+        self._losses: dict[str, Any] = {}
         self._recovered: bytes | None = None
         self._seal: bytes | None = None
 
@@ -145,7 +146,9 @@ class RunState:
         self.seconds = entry.seconds
         if self._recovered is None:
             self.status = "failed" if span.status_code == 2 else "completed"
-        later = {k: v for k, v in entry.fields.items() if k not in self.start_fields}
+        later = {k: v for k, v in entry.fields.items() if k not in self.start_fields and k != names.RUN_LOSSES}
+        told = entry.fields.get(names.RUN_LOSSES)
+        self._losses = cast("dict[str, Any]", told) if type(told) is dict else {}
         found: dict[str, Any] = {
             "end": entry.end,
             "seconds": self.seconds,
@@ -181,8 +184,9 @@ class RunState:
             **endings,
             "totals": encode(self.totals.shown(), _DEPTH),
         }
-        if self._lost:
-            shown["losses"] = encode({"journal_records": self._lost}, _DEPTH)
+        losses = {**({"journal_records": self._lost} if self._lost else {}), **self._losses}
+        if losses:
+            shown["losses"] = encode(losses, _DEPTH)
         if self._recovered is not None:
             shown["recovered"] = self._recovered
         if self._seal is not None:
@@ -209,6 +213,7 @@ class RunState:
             "facts": {key: text.decode() for key, text in self._facts.items()},
             "endings": {key: text.decode() for key, text in self._endings.items()},
             "lost": self._lost,
+            "losses": self._losses,
             "recovered": self._recovered and self._recovered.decode(),
             "seal": self._seal and self._seal.decode(),
         }
@@ -224,7 +229,7 @@ class RunState:
         self.start_fields = list(state["start_fields"])
         self._facts = {key: text.encode() for key, text in state["facts"].items()}
         self._endings = {key: text.encode() for key, text in state["endings"].items()}
-        self._lost = state["lost"]
+        self._lost, self._losses = state["lost"], dict(state["losses"])
         self._recovered = state["recovered"] and state["recovered"].encode()
         self._seal = state["seal"] and state["seal"].encode()
 

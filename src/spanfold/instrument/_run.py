@@ -165,6 +165,7 @@ class Run(Recording):
         else:
             super().__init__(place.dir, place.trace_hex, place.journal)
         self.name = name
+        self._losses_before = losses.copy()
         # Whoever closes second waits until it is done; re-entrant for a signal handler in the middle of it.
         self._closing = threading.RLock()
         if state.connector is not None:
@@ -300,6 +301,8 @@ class Run(Recording):
             }
             self.span.set_attribute(names.SEAL_HEAD, combined_head(heads))
             self.span.set_attribute(names.SEAL_SEQ, sum(seq for seq, _ in heads.values()))
+            if found := losses - self._losses_before:
+                self.span.set(**{names.RUN_LOSSES: dict(found)})
         self.span.end()
         with losing_only("the seal"):
             self.journal.seal(others)

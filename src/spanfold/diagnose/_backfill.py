@@ -259,10 +259,10 @@ class _Writing:
     def _values(self, journal: Journal) -> None:
         """Write what run.json holds that is no event."""
         for key in ("manifest", "runtime_snapshot"):
-            value = self._documents.run.get(key)
-            if value is None:
+            # `manifest` is null until there is one; `runtime_snapshot` may be null when there is one (DL 3.1).
+            if key not in self._documents.run or (key == "manifest" and self._documents.run[key] is None):
                 continue
-            stored, _ = store(value)
+            stored, _ = store(self._documents.run[key])
             body, passes = journal.encoder.event(
                 trace_id=self._trace,
                 span_id=self._root_id,

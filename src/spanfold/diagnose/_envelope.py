@@ -95,13 +95,15 @@ def artifact_refs(event: Mapping[str, Any], run_dir: str | os.PathLike[str]) -> 
         run_dir: The run directory.
     """
     base = os.path.realpath(run_dir)
-    root = SafeRoot(base)
-    found: dict[str, dict[str, Any]] = {}
+    roles: dict[str, str] = {}
     for role, text in _paths(event):
         relative = _inside(base, text)
-        if relative and relative not in found and (ref := _manifest(root, relative, role)):
-            found[relative] = ref
-    return list(found.values())
+        if relative:
+            roles.setdefault(relative, role)
+    if not roles:
+        return []
+    root = SafeRoot(base)
+    return [ref for relative, role in roles.items() if (ref := _manifest(root, relative, role))]
 
 
 def _paths(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from spanfold.deliver import _answer, _destination, _extras, _outbox, _send, _sh
 from spanfold.testing import LoopbackLangfuse, LoopbackOtlpReceiver
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "delivery.md").read_text(encoding="utf-8")
+LANGFUSE = (Path(__file__).resolve().parents[2] / "docs" / "langfuse.md").read_text(encoding="utf-8")
 RECORD, DELIVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -41,7 +42,7 @@ def test_langfuse_gets_the_attributes_the_page_shows(tmp_path: Path, monkeypatch
 
     [call] = [span for span in langfuse.spans if span.name == "chat some-model"]
     shown = [f"{k} = {v}" for k, v in call.attributes.items() if k.startswith(("langfuse.", "session."))]
-    assert "```text\n" + "\n".join(shown) + "\n```" in PAGE
+    assert "```text\n" + "\n".join(shown) + "\n```" in LANGFUSE
 
 
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
@@ -52,7 +53,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"{_spans.MAX_SPAN_EVENTS:,} events of one span" in PAGE
     assert f"after {_shipper.FIRST_PAUSE_S} s, then longer, up to {_shipper.MAX_PAUSE_S:.0f} s" in PAGE
     assert f"again after {_send.BROKEN_PAUSE_S:.0f} s" in PAGE
-    assert f"{_extras.MAX_MEDIA_BYTES // 1024**2} MiB" in PAGE
+    assert f"{_extras.MAX_MEDIA_BYTES // 1024**2} MiB each" in LANGFUSE
     assert ", ".join(map(str, sorted(_answer.RETRYABLE_HTTP))) in PAGE
     assert ", ".join(map(str, sorted(_answer.NOT_ITS_FAULT_HTTP))) in PAGE
     for code in (*_answer.NOT_ITS_FAULT_GRPC, *_answer.BROKEN_GRPC):

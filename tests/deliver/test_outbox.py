@@ -95,6 +95,7 @@ def test_events_of_a_span_beyond_what_a_page_shows_are_counted(receiver, tmp_pat
     assert (len(sent.events), sent.dropped_events_count) == (MAX_SPAN_EVENTS, 8)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(plan=st.lists(st.sampled_from(["take", "refuse", "stop", "crash", "record"]), max_size=25))
 def test_each_record_is_settled_once_whatever_happens_between(tmp_path_factory, plan):

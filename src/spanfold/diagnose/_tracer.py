@@ -22,16 +22,19 @@ from spanfold.diagnose._envelope import artifact_refs, make_envelope, service_tr
 from spanfold.diagnose._logger_run import LoopRun
 from spanfold.diagnose._logger_session import open_session
 from spanfold.diagnose._logger_tracer import LoopTracer, Mode, mode_of
-from spanfold.diagnose._logger_values import text, tree
+from spanfold.diagnose._logger_values import described, text, tree
 from spanfold.diagnose._rooms import rooms
 from spanfold.errors import SettingsError
 from spanfold.fs import SafeRoot
 from spanfold.instrument import RecordedSpan, losing_only, state
+from spanfold.journal import to_tree
 from spanfold.routing import STAGES
 
 FOLDER: Final = ".spanfold/tracer"
 """Where a tracer of its own keeps its run, below the run directory it is given."""
 FLUSH_S: Final = 5.0
+AUTO_SYNC_S: Final = 0.5
+"""Seconds an event waits for the server: the journal keeps it whatever the answer."""
 _FACTS: Final = ("schema_version", "event_id", "event_seq", "cycle", "parent_id", "artifact_refs")
 
 
@@ -127,7 +130,7 @@ class DiagnosticTracer(LoopTracer):
         """Return the run of a tracer that has one of its own, opened with the first record."""
         with self._own_lock:
             if self._run is None or self._run.closed:
-                SafeRoot(self._folder.parent, create=True)
+                SafeRoot(self._folder, create=True)
                 is_late = self._run is not None
                 self._run, _ = open_session(
                     self._folder, self.trace_id, is_offline=self.mode == "offline", is_late=is_late
@@ -149,7 +152,7 @@ class DiagnosticTracer(LoopTracer):
             metadata: More, and instead of those.
         """
         told = {"model": model, "benchmark": benchmark, "n_cases": n_cases, "created_at": time.time()}
-        self.trace_metadata = {**told, **{text(key): tree(value)[0] for key, value in (metadata or {}).items()}}
+        self.trace_metadata = {**told, **{text(key): _copied(value) for key, value in (metadata or {}).items()}}
         with losing_only("the start of a trace"):
             run = self._session()
             if run is self._run:
@@ -165,7 +168,7 @@ class DiagnosticTracer(LoopTracer):
             event_seq: Its number.
         """
         refs = artifact_refs(event, self.run_dir) if self.run_dir is not None and self.run_dir.is_dir() else []
-        envelope = make_envelope(tree(dict(event))[0], trace_id=self.trace_id, event_seq=event_seq, artifact_refs=refs)
+        envelope = make_envelope(_copied(dict(event)), trace_id=self.trace_id, event_seq=event_seq, artifact_refs=refs)
         with self._own_lock:
             if envelope["event_id"] in self._seen:
                 return
@@ -174,7 +177,7 @@ class DiagnosticTracer(LoopTracer):
         with losing_only("events of a trace"):
             self._journal_event(envelope)
             if self.auto_sync and self.live_enabled:
-                self.flush()
+                self._send(AUTO_SYNC_S)
 
     def _journal_event(self, envelope: Mapping[str, Any]) -> None:
         run = self._session()
@@ -207,9 +210,13 @@ class DiagnosticTracer(LoopTracer):
         run = self._current()
         if run is not None and not run.closed and run.hooks is not None:
             run.hooks.flush(0.0)
-        if self.live_enabled and state.connector is not None:
+        if self.live_enabled:
+            self._send(FLUSH_S)
+
+    def _send(self, timeout_s: float) -> None:
+        if state.connector is not None:
             with losing_only("a delivery flush"):
-                state.connector.flush(FLUSH_S)
+                state.connector.flush(timeout_s)
 
     def export_bundle(self, out_path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return the trace so far, made from the journal (DL 10.4).
@@ -259,3 +266,8 @@ def live_or(mode: Mode) -> Mode:
             "https://cloud.langfuse.com, or choose offline (EVALRX_LANGFUSE_MODE=offline)."
         ) from None
     return mode
+
+
+def _copied(value: Any) -> Any:
+    """Return a value as JSON data of its own: changing the one changes nothing of the other."""
+    return to_tree(value, opaque=described)[0]

@@ -13,6 +13,8 @@ from spanfold.fs import safe_name
 Stage = Literal["M1", "M2", "M3", "M4", "M5"]
 STAGES: Final[tuple[Stage, ...]] = ("M1", "M2", "M3", "M4", "M5")
 RUN_DOCUMENT: Final = "run.json"
+RUN_FACTS: Final = "spanfold.json"
+"""Document of what spanfold knows of a run whose run.json has only what a contract of others says."""
 RUN_LABEL: Final = "RUN"
 OTHER_STAGES: Final = "stages/"
 """Begins the path of the document of every stage that is none of M1 to M5."""

@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit
+from spanfold.cli._loop import print_loop
 from spanfold.cli._places import find_run
 from spanfold.cli._table import Cell, Column, Row, Style
 from spanfold.cli._text import age, count, moment, shown, size
@@ -83,6 +84,8 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         console.document(SCHEMA, {name: getattr(run, name) for name in run.__dataclass_fields__} | {"timed": timed})
     else:
         _head(run, console)
+        if run.loop is not None:
+            print_loop(run.loop, console)
         _stages(run, console)
         _calls(run, console)
         _timed(timed, console)

@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit
+from spanfold.cli._loop import loop_rows
 from spanfold.cli._places import find_run
 from spanfold.cli._table import Style
 from spanfold.cli._text import count, cut, shown
@@ -35,9 +36,9 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         if console.as_json:
             console.item(SCHEMA, _as_dict(moment))
         else:
-            text, style = _line(moment)
-            safe = shown(text)
-            console.line(console.paint(safe if console.width is None else cut(safe, console.width), style))
+            for text, style in _lines(moment):
+                safe = shown(text)
+                console.line(console.paint(safe if console.width is None else cut(safe, console.width), style))
             console.flush()
         if moment.type == "interrupted":
             console.say(f"`spanfold run recover {run_dir}` finishes it.")
@@ -73,8 +74,13 @@ def _when(moment: Moment) -> datetime:
 # --- for people --------------------------------------------------------------------------------------------------
 
 
-def _line(moment: Moment) -> tuple[str, Style]:
-    mark, text, style = _what(moment)
+def _lines(moment: Moment) -> list[tuple[str, Style]]:
+    told = loop_rows(moment)
+    return [_line(moment, ("◆", row, "")) for row in told] or [_line(moment, _what(moment))]
+
+
+def _line(moment: Moment, what: tuple[str, str, Style]) -> tuple[str, Style]:
+    mark, text, style = what
     # The run stands at the left, what it does directly one step in, and so on.
     steps = 0 if moment.kind == "run" else 1 + min(moment.depth, 8) if moment.kind else 2 if moment.stage else 1
     return f"{_when(moment):%H:%M:%S}.{moment.time_ns // 1_000_000 % 1000:03d}  {'  ' * steps}{mark} {text}", style

@@ -8,6 +8,7 @@ How: docs/fold.md. What is in the documents: docs/formats/run-directory.md.
 """
 
 from spanfold.fold.check import DifferenceKind, DocumentDifference, check_documents
+from spanfold.fold.diagnose_overview import LoopEvent, LoopHypothesis, LoopOverview
 from spanfold.fold.engine import Engine, FoldResult
 from spanfold.fold.family import Bucket, Family, Output, Urgency
 from spanfold.fold.listing import ListedRun, find_runs, list_runs
@@ -42,6 +43,9 @@ __all__ = [
     "FoldResult",
     "JournalFile",
     "ListedRun",
+    "LoopEvent",
+    "LoopHypothesis",
+    "LoopOverview",
     "Moment",
     "OpenWork",
     "Output",

@@ -16,10 +16,7 @@ from spanfold.fold.composing import joined_list, joined_object
 from spanfold.fold.entry import Entry, loaded
 from spanfold.fold.family import Composition, Output, Urgency
 from spanfold.fold.run_state import RunState
-from spanfold.routing import RUN_DOCUMENT, RUN_LABEL, STAGES
-
-RUN_FACTS: Final = "spanfold.json"
-"""Document with `run` and `open`, which a native run has in run.json."""
+from spanfold.routing import RUN_DOCUMENT, RUN_FACTS, RUN_LABEL, STAGES
 
 EVENTS_TO_BUCKETS: Final[Mapping[str, str]] = {
     "case_record": "cases",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spanfold.fold.diagnose_overview import LoopOverview
 from spanfold.fold.presence import Presence
 from spanfold.fold.run_state import Status
 from spanfold.journal import Damage
@@ -187,3 +188,5 @@ class RunOverview:
     files: tuple[JournalFile, ...]
     damage: tuple[Damage, ...]
     """What could not be read; of a run that is recorded a torn end is being written."""
+    loop: LoopOverview | None = None
+    """What a diagnose loop told; None for a run that none of its loggers recorded."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spanfold import names
+from spanfold.fold.diagnose_overview import LoopGathering
 from spanfold.fold.entry import EVENT, SCORE, STARTED, Entry
 from spanfold.fold.overview import (
     ArtifactFile,
@@ -67,6 +68,7 @@ class _Gathering:
 
     def __init__(self) -> None:
         self.run = RunState()
+        self.loop = LoopGathering()
         self.records: dict[str, int] = {}
         self.last_ns = 0
         self.root_file = ""
@@ -91,13 +93,14 @@ class _Gathering:
     def add(self, entry: Entry) -> None:
         record = entry.record
         self.run.observe(entry)
+        self.loop.add(entry)
         self.last_ns = max(self.last_ns, record.time_ns)
         if record.position is not None:
             file = record.position.path.name
             self.records[file] = self.records.get(file, 0) + 1
             if not self.root_file and self.run.is_root(entry):
                 self.root_file = file
-                self.given = {k: v for k, v in entry.fields.items() if k not in HOST_FACTS}
+                self.given = {k: v for k, v in entry.fields.items() if _is_given(k)}
         if entry.span is not None:
             self._ended(entry, entry.span)
         elif entry.kind == STARTED:
@@ -137,12 +140,15 @@ class _Gathering:
             self._stage_depth[record.span_id] = work.depth
 
     def _ended(self, entry: Entry, span: Span) -> None:
-        was_open = self.open.pop(span.span_id, None) is not None
+        started = self.open.pop(span.span_id, None)
         self._stage_depth.pop(span.span_id, None)
         failed = span.status_code == 2
         if entry.kind == "stage":
             work = self._work(entry)
-            work.open -= was_open
+            if started is not None:  # a stage may have learned its cycle since
+                begun = self.stages.get((started.stage, started.cycle))
+                if begun is not None:
+                    begun.open -= 1
             work.ended += 1
             work.failed += failed
             work.interrupted += failed and entry.attributes.get(names.ERROR_TYPE) == "interrupted"
@@ -255,6 +261,7 @@ class _Gathering:
             duplicates=read.duplicates,
             files=tuple(self._file(path, writers, host) for path in read.files),
             damage=tuple(read.damage),
+            loop=self.loop.overview(run.document_trace_id) if run.is_diagnose else None,
         )
 
     def _writer(self, writers: Writers, host: str | None) -> Presence:
@@ -286,6 +293,11 @@ class _Gathering:
             writer=writers.presence(path.name, host),
             pid=writers.living.get(path.name),
         )
+
+
+def _is_given(name: str) -> bool:
+    """Whether a field the run started with was given by whoever opened it."""
+    return name not in HOST_FACTS and name != "layout" and not name.startswith(names.DL_FIELD)
 
 
 def _artifact(entry: Entry) -> ArtifactFile:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from spanfold import names
 from spanfold.errors import JournalMissing
+from spanfold.fold.diagnose_overview import NARRATED, narrated
 from spanfold.fold.entry import EVENT, LOST, RECOVERED, SCORE, SEALED, STARTED, Entry
 from spanfold.fold.presence import Writers
 from spanfold.fold.run_state import HOST_FACTS
@@ -203,4 +204,7 @@ def _facts(entry: Entry) -> dict[str, Any]:
         found["usage"] = entry.usage
     if isinstance(entry.record, Event) and entry.kind in (EVENT, LOST, RECOVERED):
         found["fields"] = {key: value for key, value in entry.fields.items() if key not in ("cycle", *HOST_FACTS)}
+    event = entry.attributes.get(names.DL_EVENT)
+    if type(event) is str and event in NARRATED:
+        found["loop_event"], found["fields"] = event, narrated(event, entry.fields)
     return found

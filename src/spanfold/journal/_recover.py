@@ -85,11 +85,13 @@ class Recovery:
     """Whether a seal was written."""
     file: Path | None = None
     """The journal file that holds ends and seal; None when nothing was written."""
+    came_home: bool = False
+    """Whether the journal stood outside of the run directory and was moved into it."""
 
     @property
     def changed(self) -> bool:
         """Whether there was anything to do."""
-        return bool(self.torn or self.ended or self.sealed)
+        return bool(self.torn or self.ended or self.sealed or self.came_home)
 
 
 def recover_run(
@@ -113,14 +115,13 @@ def recover_run(
         JournalCorrupt: Recorded bytes are changed or gone, which a new seal would hide. Nothing was written.
         JournalError: The disk refused what had to be written. What was written stays; run it again.
     """
-    if not dry_run:
-        bring_home(run_dir)
+    came_home = not dry_run and bring_home(run_dir)
     survey = _Survey(run_dir)
     if not survey.is_finished:
         _require_dead(survey, assume_dead=assume_dead)
     verify_journal(run_dir).require_undamaged(_NO_COPY)
     if survey.is_finished:
-        return Recovery(run_dir)
+        return Recovery(run_dir, came_home=came_home)
     if dry_run:
         return survey.plan()
     root = SafeRoot(survey.folder, durable=True)
@@ -128,7 +129,7 @@ def recover_run(
         survey = _Survey(run_dir)
         done = Recovery(run_dir) if survey.is_finished else _recover(survey, root, now_ns)
         root.unlink(_LOCK)
-    return done
+    return replace(done, came_home=came_home)
 
 
 def _recover(survey: "_Survey", root: SafeRoot, now_ns: Callable[[], int]) -> Recovery:

@@ -16,7 +16,7 @@ from spanfold.fs import SafeRoot
 from spanfold.journal._chain import Head
 from spanfold.journal._reader import FOLDER
 from spanfold.journal._values import load
-from spanfold.routing import RUN_DOCUMENT
+from spanfold.routing import RUN_DOCUMENT, RUN_FACTS
 
 __all__ = ["documented_heads", "documented_run"]
 
@@ -26,7 +26,7 @@ _RUN_KEY: Final = b'\n  "run": {'
 
 
 def documented_run(run_dir: Path) -> Mapping[str, Any]:
-    """Return `run` of a run's run.json; empty when it has none, or is not of this format.
+    """Return `run` of a run's run.json, or of its spanfold.json; empty when there is none, or not of this format.
 
     It is found from the end, since the size of a run.json may be anything.
 
@@ -34,8 +34,12 @@ def documented_run(run_dir: Path) -> Mapping[str, Any]:
         UnsafeEntryError: It is a link, or no file.
         OSError: It cannot be read.
     """
+    return _run_of(run_dir, RUN_DOCUMENT) or _run_of(run_dir, RUN_FACTS)
+
+
+def _run_of(run_dir: Path, document_name: str) -> Mapping[str, Any]:
     try:
-        with SafeRoot(run_dir.resolve()).open_read(RUN_DOCUMENT) as file:
+        with SafeRoot(run_dir.resolve()).open_read(document_name) as file:
             size = file.seek(0, os.SEEK_END)
             length = 0
             while length < size:

@@ -1,0 +1,100 @@
+"""The command line understands the runs of a diagnose loop: ended, running, and killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spanfold.diagnose import RunLogger
+from spanfold.fold import list_runs, show_run
+from spanfold.journal import open_journals
+from tests.diagnose.script import documents, play
+from tests.diagnose.test_logger_crash import LOOP
+from tests.instrument.programs import Program
+
+
+def spanfold(*words: object, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "spanfold", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Path:
+    play(RunLogger(tmp_path / "run", observability_mode="offline"), tmp_path)
+    return tmp_path / "run"
+
+
+@pytest.mark.slow
+def test_show_tells_cycles_stages_hypotheses_verdicts_and_the_repair(played: Path) -> None:
+    out = spanfold("run", "show", played)
+
+    told = json.loads(spanfold("run", "show", played, "--json"))["loop"]
+    for line in (
+        "M1     probe                 0    2.35 s  2 analyzers run",
+        "M4     surgery               0    1.50 s  ✓ It ignores the image. — supported",
+        "RUN    agent_tool                 500 ms  step 1: probe ok fine",
+    ):
+        assert line in out
+    assert [h["status"] for h in told["hypotheses"]] == ["supported", None, "supported"]
+    assert [h["verdict"] for h in told["hypotheses"]] == ["supported", None, None]
+    assert told["hypotheses"][0]["effect"] == 0.3
+    assert told["fix"]["best"]["name"] == "patch"
+    assert told["end"]["stopped_by"] == "budget"
+    assert told["cases"] == {"explore": 3}
+    assert told["trace_id"] == documents(played)["run.json"]["trace_id"]
+    assert not [work for work in show_run(played).stages if work.open]
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-147")
+def test_a_running_and_then_killed_loop_is_listed_shown_tailed_and_recovered_from_outside(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "one"
+    program = (
+        LOOP
+        + """
+log.log_run_start({"model": "m", "n_cases": 2})
+call(1)
+log.log_diagnosis(0, SimpleNamespace(model_name="m", hypotheses=[], raw_judge_output="r"), duration_sec=1.5)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    )
+    with Program(program, run_dir) as running:
+        running.says("ready")
+        assert [(r.run_dir, r.status) for r in list_runs(tmp_path / "runs")] == [(run_dir, "running")]
+        assert json.loads(spanfold("run", "show", run_dir, "--json"))["status"] == "running"
+        rows = spanfold("run", "tail", run_dir, "--no-follow", "--from-start")
+        assert "RUN run_start  starting · model=m · n_cases=2" in rows
+        assert "M3  diagnosis  cycle 0 · 0 falsifiable hypotheses proposed (1.5s)" in rows
+        assert "is being recorded" in refused("run", "recover", run_dir)
+        running.send(signal.SIGKILL)
+        running.end()
+
+    assert [(r.run_dir, r.status) for r in list_runs(tmp_path / "runs")] == [(run_dir, "interrupted")]
+    recovered = json.loads(spanfold("run", "recover", run_dir, "--json"))
+    assert recovered["changed"]
+    assert open_journals() == []
+    assert len(documents(run_dir)["M1/log.json"]["model_calls"]) == 1
+    assert set(documents(run_dir)) == {"run.json", *(f"M{n}/log.json" for n in range(1, 6))}
+    assert "intact" in spanfold("run", "verify", run_dir)
+    assert [r.status for r in list_runs(tmp_path / "runs")] == ["interrupted"]
+
+
+def refused(*words: Any) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "spanfold", *map(str, words)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    return done.stderr

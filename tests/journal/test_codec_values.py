@@ -592,7 +592,7 @@ def test_a_walk_near_the_recursion_limit_of_the_host_names_the_type_instead_of_r
             while trace is not None:
                 frames.append(trace.tb_frame.f_code.co_name)
                 trace = trace.tb_next
-            assert frames[-1] in ("deeper", "store", "to_json", "to_tree", "_is_plain"), frames[-3:]
+            assert frames[-1] in ("deeper", "store", "to_json", "to_tree", "is_plain"), frames[-3:]
             break
         assert isinstance(stored, JsonText)
 

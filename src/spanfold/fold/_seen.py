@@ -25,18 +25,30 @@ class Seen:
 
     def add(self, trace_id: str, span_id: str) -> bool:
         """Add a span; False when it was there. An invalid id stands for no span that could come twice."""
-        try:
-            number = int(span_id, 16)
-        except ValueError:
+        key = self._key(trace_id, span_id)
+        if key is None:
             return True
-        if not 0 < number <= _MASK:
-            return True
-        salt = self._traces.get(trace_id)
-        key = number ^ (self._salt(trace_id) if salt is None else salt) or 1
         if not self._insert(key):
             return False
         self.fresh += key.to_bytes(8, "little")
         return True
+
+    def has(self, trace_id: str, span_id: str) -> bool:
+        """Whether a span was added."""
+        key = self._key(trace_id, span_id)
+        if key is None:
+            return False
+        return self._table[self._slot(key)] == key
+
+    def _key(self, trace_id: str, span_id: str) -> int | None:
+        try:
+            number = int(span_id, 16)
+        except ValueError:
+            return None
+        if not 0 < number <= _MASK:
+            return None
+        salt = self._traces.get(trace_id)
+        return number ^ (self._salt(trace_id) if salt is None else salt) or 1
 
     def restore(self, kept: bytes) -> None:
         """Add again what `fresh` held, all parts of it joined."""
@@ -54,16 +66,21 @@ class Seen:
     def _insert(self, key: int) -> bool:
         if self._used * 3 >= len(self._table) * 2:
             self._grow()
+        slot = self._slot(key)
+        if self._table[slot]:
+            return False
+        self._table[slot] = key
+        self._used += 1
+        return True
+
+    def _slot(self, key: int) -> int:
+        """Return where a key stands, or the free place where it would."""
         table = self._table
         mask = len(table) - 1
         slot = (key * _SPREAD >> 20) & mask
-        while found := table[slot]:
-            if found == key:
-                return False
+        while (found := table[slot]) and found != key:
             slot = (slot + 1) & mask
-        table[slot] = key
-        self._used += 1
-        return True
+        return slot
 
     def _grow(self) -> None:
         old, self._table, self._used = self._table, array("Q", bytes(16 * len(self._table))), 0

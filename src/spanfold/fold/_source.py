@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from spanfold.errors import SpanfoldError
 from spanfold.fold._seen import Seen
-from spanfold.journal import Damage, Tail, journal_files
+from spanfold.journal import Damage, Start, Tail, journal_files
 from spanfold.model import Record, Span
 
 _MAX_BLOCK: Final = 1 << 18
@@ -43,13 +43,13 @@ class _File:
         """Largest time of a record handed out."""
         self.until = offset
         """Size of the file when the current round began: what is written meanwhile is for the next."""
-        self.ahead: deque[Record] = deque()
+        self.ahead: deque[Record | Start] = deque()
 
     def read_ahead(self, block: int) -> bool:
         """Have a record ahead, if the current round has one left."""
         while not self.ahead and self.tail.offset < self.until:
             before = self.tail.offset
-            self.ahead.extend(self.tail.read(min(block, self.until - before)))
+            self.ahead.extend(self.tail.read_briefly(min(block, self.until - before)))
             if self.tail.offset == before:  # an unfinished last line
                 break
         return bool(self.ahead)
@@ -78,8 +78,8 @@ class Source:
         self._last: tuple[int, str] = (0, "")
         self._listed = -1
 
-    def records(self) -> Iterator[Record]:
-        """Yield what is new. Stopping between two records loses none.
+    def records(self) -> Iterator[Record | Start]:
+        """Yield what is new, starts of spans that have ended in brief. Stopping between two records loses none.
 
         Raises:
             JournalCut: A file is shorter than what was read of it.
@@ -97,6 +97,8 @@ class Source:
                 self.disordered = True
             else:
                 self._last = latest, name
+            if isinstance(record, Start) and self.seen.has(record.trace_id, record.span_id):
+                record = record.event()  # its end will be left out as a duplicate, so it does count
             if type(record) is Span and not self.seen.add(record.trace_id, record.span_id):
                 self.duplicates += 1
             else:

@@ -35,7 +35,7 @@ from spanfold.fold._source import JournalCut, Source
 from spanfold.fold._spool import SEEN_NUMBER, Spool, SpoolLost
 from spanfold.fold.reduction import Reduction
 from spanfold.fs import SafeRoot
-from spanfold.journal import Damage, JournalRead, boot_id, describe, read_journal
+from spanfold.journal import Damage, JournalRead, Start, boot_id, describe, read_journal
 from spanfold.model import Record
 
 log = logging.getLogger("spanfold")
@@ -107,6 +107,8 @@ class Engine:
         """The last of it, by class and errno."""
         self.unfolded = 0
         """Records that could not be folded, in guarded mode."""
+        self.held: frozenset[str] = frozenset()
+        """Documents that are not written for now, because nobody may read them; the end of the run writes them all."""
         # From the folder the caller named, so that a link planted below it is not followed.
         self._own_base, self._own_folder = self.out_dir, FOLDER
         if into is None and journal_dir is None:
@@ -316,7 +318,7 @@ class Engine:
                 self._sound = False
         self._sound = True
 
-    def _fold(self, record: Record) -> None:
+    def _fold(self, record: Record | Start) -> None:
         try:
             self._reduction.fold(record)
         except FoldError as error:
@@ -337,7 +339,7 @@ class Engine:
         """Write the documents that are due; one that cannot be written does not keep the others from it."""
         failed: Exception | None = None
         for draft in list(self._drafts.due.values()):
-            if not (force or self._publisher.is_due(draft, self._max_lag_s)):
+            if draft.path in self.held or not (force or self._publisher.is_due(draft, self._max_lag_s)):
                 continue
             try:
                 size, took = self._publisher.write(draft, self._opened())
@@ -353,6 +355,7 @@ class Engine:
     # -- the end
 
     def _close(self, *, from_nothing: bool = False) -> None:
+        self.held = frozenset()
         self._open()
         self._retried(lambda: self._finish(from_nothing=from_nothing))
         spool, self._spool = self._opened(), None

@@ -12,6 +12,7 @@ from spanfold.fold.native import NativeFamily
 from spanfold.fold.run_state import RunState
 from spanfold.fold.timings import TimingsFamily
 from spanfold.fold.trace_bundle import TraceBundleFamily
+from spanfold.journal import Start
 from spanfold.model import Record
 
 FAMILIES: Final = (DiagnoseFamily, DiagnoseTraceFamily, NativeFamily, TimingsFamily, TraceBundleFamily)
@@ -37,13 +38,16 @@ class Reduction:
         for family in self.families:
             family.begin(self._out)
 
-    def fold(self, record: Record) -> None:
+    def fold(self, record: Record | Start) -> None:
         """Take in the next record.
 
         Raises:
             FoldError: A family cannot take it. The fold can go on with the next one.
         """
         self.records += 1
+        if isinstance(record, Start):
+            self.run.started_briefly(record)
+            return
         try:
             entry = Entry(record)
             self.run.observe(entry)

@@ -7,6 +7,7 @@ from spanfold import names
 from spanfold.fold._encoding import encode
 from spanfold.fold.entry import LOST, RECOVERED, SEALED, STARTED, Entry, loaded
 from spanfold.fold.totals import Totals
+from spanfold.journal import Start
 from spanfold.model import Span
 from spanfold.moments import seconds, ts6
 
@@ -92,6 +93,11 @@ class RunState:
 
     # -- records
 
+    def started_briefly(self, start: Start) -> None:
+        """Take in the start of a span that ends before anybody is shown what is open."""
+        if start.span_id:
+            self.open_kinds[start.span_id] = start.kind
+
     def _started(self, entry: Entry) -> None:
         record, attributes = entry.record, entry.attributes
         kind = attributes.get(names.KIND)
@@ -135,8 +141,8 @@ class RunState:
 
     def _ended(self, entry: Entry, span: Span) -> None:
         self.totals.ended(entry, self.open_kinds)
-        if self.open.pop(span.span_id, None) is not None:
-            del self.open_kinds[span.span_id]
+        self.open.pop(span.span_id, None)
+        self.open_kinds.pop(span.span_id, None)
         if entry.kind == "run" and not self.root_id:  # the started event was lost
             self._found_root(entry, span.name, span.start_ns)
         if span.span_id == self.root_id:

@@ -5,7 +5,7 @@ Reading needs no OpenTelemetry SDK.
 """
 
 from spanfold.journal._alive import boot_id, host_name, is_owner_alive, live_writer, process_start
-from spanfold.journal._decode import NotOtlp, any_value, content, decode_line, fields, line_seal, value_of
+from spanfold.journal._decode import NotOtlp, Start, any_value, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._dialect import Dialect, dialect
 from spanfold.journal._elsewhere import (
     OpenJournal,
@@ -52,6 +52,7 @@ __all__ = [
     "Position",
     "Recovery",
     "SetAside",
+    "Start",
     "Stats",
     "Stored",
     "Tail",

@@ -70,6 +70,48 @@ def decode_line(line: bytes, path: Path = Path(), offset: int = 0) -> Iterator[R
     yield from records
 
 
+class Start(NamedTuple):
+    """What is needed of a started event when the span it announces ends soon after."""
+
+    trace_id: str
+    span_id: str
+    kind: str
+    time_ns: int
+    line: bytes
+    """The whole event, for whoever needs it after all."""
+
+    def event(self) -> Event:
+        """Return the whole event, without its position."""
+        return cast("Event", next(decode_line(self.line)))
+
+
+def brief_start(line: bytes) -> Start | None:
+    """Return what a line says that announces a span below the run; None for any other line, and when in doubt."""
+    if line.find(_STARTED, 0, _FRAME_BYTES) < 0:
+        return None
+    framed = _framed(line)
+    if framed is None:
+        return None
+    try:
+        _, _, raw = framed
+        kind = raw["attributes"][1]
+        if raw["eventName"] != names.EVENT_STARTED or kind["key"] != names.KIND:
+            return None
+        start = Start(
+            _hex(raw["traceId"], 32),
+            _hex(raw["spanId"], 16),
+            _text(kind["value"], "stringValue"),
+            int(raw["timeUnixNano"]),
+            line,
+        )
+    except (*_WRONG_TYPE, IndexError):
+        return None
+    return start if start.kind not in ("", "run") else None
+
+
+_STARTED: Final = b'"eventName":"%b"' % names.EVENT_STARTED.encode()
+_FRAME_BYTES: Final = 4_096
+"""Within so many bytes of its beginning a line of ours says what it is."""
 _WRONG_TYPE: Final = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 
 

@@ -16,14 +16,14 @@ not looked at: `verify_journal` does that.
 import heapq
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from spanfold.errors import JournalMissing
 from spanfold.fs import SafeRoot
-from spanfold.journal._decode import NotOtlp, decode_line
+from spanfold.journal._decode import NotOtlp, Start, brief_start, decode_line
 from spanfold.journal._elsewhere import journal_elsewhere
 from spanfold.journal._writer import SUFFIX
 from spanfold.model import Record, Span
@@ -155,6 +155,34 @@ class Tail:
                 yield records[-1]
             if stop is not None and self.offset >= stop:
                 return
+
+    def read_briefly(self, max_bytes: int) -> Iterator[Record | Start]:
+        """Yield the records like `read`, but of a start only the essentials when its span ends within these bytes.
+
+        Nothing a fold keeps depends on the rest of such a start, and decoding it would cost half of what its span does.
+        """
+        self._look_for_cut()
+        stop = self.offset + max_bytes
+        found: list[tuple[Line, list[Record] | Start]] = []
+        ends: dict[str, int] = {}
+        for line in self.lines():
+            start = brief_start(line.data)
+            if start is None:
+                records = self._records(line)
+                ends.update((record.span_id, line.offset) for record in records if type(record) is Span)
+                found.append((line, records))
+            else:
+                found.append((line, start))
+            if line.offset + line.length >= stop:
+                break
+        for line, content in found:
+            ready: Sequence[Record | Start] = content if isinstance(content, list) else (content,)
+            if isinstance(content, Start) and ends.get(content.span_id, -1) < line.offset:
+                ready = self._records(line)
+            yield from ready[:-1]
+            self.offset = line.offset + line.length
+            if ready:
+                yield ready[-1]
 
     def lines(self) -> Iterator[Line]:
         """Yield the whole lines from `offset` on as bytes, without moving it."""

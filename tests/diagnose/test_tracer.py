@@ -457,3 +457,78 @@ def test_a_flush_of_a_tracer_without_records_is_over_at_once(tmp_path: Path) -> 
 
     assert time.monotonic() - begun < 10
     assert not (tmp_path / "run").exists()
+
+
+# -- the trace of a loop
+
+
+class Result:
+    """What an analyzer found."""
+
+    def __init__(self, **findings: Any) -> None:
+        self.findings = findings
+
+
+def called(log: RunLogger, analyzer: str, count: int, cycle: int = 0) -> None:
+    for index in range(1, count + 1):
+        log.log_model_call(
+            cycle=cycle,
+            analyzer=analyzer,
+            call_index=index,
+            method="generate",
+            inputs=f"{analyzer} {index}",
+            kwargs={},
+            output="a",
+            duration_sec=0.01,
+            error=None,
+        )
+
+
+@pytest.mark.contract("DL-096", "DL-157")
+def test_the_trace_shows_fifty_calls_of_an_analyzer_and_tells_how_many_there_were(tmp_path: Path) -> None:
+    with RunLogger(tmp_path / "run", observability_mode="offline") as log:
+        called(log, "blur", 53)
+        called(log, "edge", 2)
+        log.log_probe(0, {"blur": Result(mean=1), "edge": Result(mean=2)})
+    bundle = json.loads((tmp_path / "run/langfuse_trace.json").read_text())
+
+    probes = {span["name"]: span for span in bundle["spans"]}
+    shown = [row for row in bundle["generations"] if row["span_id"] == probes["Probe: blur"]["id"]]
+    assert [row["prompt"] for row in shown] == [f"blur {index}" for index in range(1, 51)]
+    assert {name: probes[name]["output"]["n_model_calls"] for name in ("Probe: blur", "Probe: edge")} == {
+        "Probe: blur": 53,
+        "Probe: edge": 2,
+    }
+    calls = [span for span in spans_of(tmp_path / "run") if span.attributes["spanfold.kind"] == "model_call"]
+    assert len(calls) == 55
+    assert {span.parent_span_id for span in calls} == {probes[name]["id"] for name in ("Probe: blur", "Probe: edge")}
+
+
+@pytest.mark.contract("DL-097", "DL-157")
+def test_an_analyzer_without_a_result_has_failed_only_if_the_loop_says_so(tmp_path: Path) -> None:
+    with RunLogger(tmp_path / "run", observability_mode="offline") as log:
+        called(log, "broken", 1)
+        called(log, "helper", 1)
+        log.log_probe(0, {"blur": Result(mean=1)}, failed_analyzers={"broken": "ValueError"})
+    bundle = json.loads((tmp_path / "run/langfuse_trace.json").read_text())
+
+    found = {span["name"]: span["status"] for span in bundle["spans"] if span["name"].startswith("Probe: ")}
+    assert found == {"Probe: blur": "completed", "Probe: broken (failed)": "failed", "Probe: helper": "completed"}
+
+
+@pytest.mark.contract("DL-174")
+@pytest.mark.parametrize("trace_id", ["../../../evil", "/etc/evil", "a/b", "\0", "x" * 5000])
+def test_a_trace_id_is_never_a_place_on_disk(tmp_path: Path, trace_id: str) -> None:
+    folder = tmp_path / "deep/er/run"
+    with RunLogger(folder, trace_id=trace_id, observability_mode="offline") as log:
+        log.log_stage_skipped("M5", "no_accepted_hypothesis")
+        during = {path.parts[len(tmp_path.parts)] for path in tmp_path.rglob("*")}
+    tracer = DiagnosticTracer(tmp_path / "own", mode="offline")
+    tracer.trace_id = trace_id
+    tracer.end_span(tracer.start_span("s", "M1"))
+    tracer.end_trace()
+
+    assert during == {"deep", "state"}
+    assert {path.name for path in tmp_path.iterdir()} == {"deep", "state", "own"}
+    assert list((tmp_path / "state/open").iterdir()) == []
+    assert {path.name for path in (tmp_path / "deep/er").iterdir()} == {"run"}

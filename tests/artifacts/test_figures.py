@@ -21,6 +21,8 @@ from spanfold.artifacts import FigurePlan, plan_figure, render_figure, store
 from spanfold.artifacts.figures import MAX_PIXELS, MAX_POINTS, draw
 from spanfold.fs import SafeRoot
 
+pytestmark = pytest.mark.slow
+
 SQUARE, WIDE = (8.0, 7.0), (8.0, 3.0)
 
 
@@ -69,7 +71,6 @@ def test_name_and_shape_decide_on_the_picture(stem: str, shape: tuple[int, ...],
 
 
 class TestDrawing:
-    @pytest.mark.slow
     @pytest.mark.contract("DL-080")
     def test_attention_is_averaged_over_layers_and_heads_and_coloured_from_zero(self) -> None:
         array = np.random.default_rng(1).random((2, 3, 4, 5)) + 1
@@ -193,7 +194,6 @@ class TestFile:
         (root.path / "a").write_text("a file where the folder should be")
         assert render_figure(root, "a", "map", np.eye(3)) is None
 
-    @pytest.mark.slow
     def test_the_same_array_gives_the_same_picture_from_many_threads(self, root: SafeRoot) -> None:
         results: list[Any] = []
 
@@ -209,7 +209,6 @@ class TestFile:
         assert len(results) == 8
 
 
-@pytest.mark.slow
 @pytest.mark.contract("DL-183")
 def test_drawing_touches_no_pyplot_and_needs_no_display(tmp_path: Path) -> None:
     program = (
@@ -259,7 +258,6 @@ def test_without_matplotlib_the_array_is_kept(tmp_path: Path) -> None:
     assert done.stdout.split() == ["a/map.npy", "None"]
 
 
-@pytest.mark.slow
 def test_a_child_forked_while_another_thread_draws_can_draw(root: SafeRoot) -> None:
     stop = threading.Event()
 

@@ -13,6 +13,8 @@ import pytest
 from spanfold.bundle import export
 from tests.bundle import runs
 
+pytestmark = pytest.mark.slow
+
 EXPORT = "import sys; from spanfold.bundle import export; export(sys.argv[1], sys.argv[2])"
 
 
@@ -95,7 +97,6 @@ def test_another_day_makes_no_difference(run_dir: Path, expected: bytes, tmp_pat
     assert out.read_bytes() == expected
 
 
-@pytest.mark.slow
 def test_a_killed_run_and_one_of_several_processes_are_the_same_elsewhere(tmp_path: Path) -> None:
     for name, record in (("killed", runs.record_killed), ("family", runs.record_with_children)):
         run_dir = record(tmp_path / name)

@@ -20,6 +20,8 @@ from spanfold.journal import recover_run
 from tests.bundle import runs
 from tests.bundle.archives import members, unpack
 
+pytestmark = pytest.mark.slow
+
 
 def inside(bundle: Path) -> dict[str, bytes]:
     """Return path in the run directory -> bytes of every file in a bundle."""
@@ -271,7 +273,6 @@ def test_an_open_run_is_exported_as_of_one_moment_when_asked_to(tmp_path: Path) 
     assert verify(exported.path).findings == ()
 
 
-@pytest.mark.slow
 def test_a_run_that_is_written_all_the_time_is_exported_whole(tmp_path: Path) -> None:
     program = """
 import sys, time, spanfold
@@ -292,7 +293,6 @@ with spanfold.run("busy", dir=sys.argv[1]):
         process.kill()
 
 
-@pytest.mark.slow
 def test_a_run_of_another_machine_that_never_ended_is_refused_unless_asked_for(tmp_path: Path) -> None:
     run_dir = runs.record_killed(tmp_path / "001", host="elsewhere-42")
     with pytest.raises(LockedError, match="recorded on host elsewhere-42, whose processes cannot be seen from here"):
@@ -305,7 +305,6 @@ def test_a_run_of_another_machine_that_never_ended_is_refused_unless_asked_for(t
     assert (tmp_path / "there.zst").read_bytes() == exported.path.read_bytes()
 
 
-@pytest.mark.slow
 def test_a_process_that_writes_on_after_its_run_was_sealed_spoils_no_bundle(tmp_path: Path) -> None:
     process = runs.record_outlived(tmp_path / "001")
     stop = threading.Event()
@@ -335,7 +334,6 @@ def test_a_process_that_writes_on_after_its_run_was_sealed_spoils_no_bundle(tmp_
         assert {finding.code for finding in verify(bundle.path).findings} == {"foreign"}
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-049")
 def test_the_files_of_all_processes_of_a_run_are_in_its_bundle(tmp_path: Path) -> None:
     run_dir = runs.record_with_children(tmp_path / "001")
@@ -520,7 +518,6 @@ except OSError as error:
     assert sorted(os.listdir(tmp_path)) == ["001", "001.spanfold.tar.zst"]
 
 
-@pytest.mark.slow
 def test_an_export_killed_at_any_moment_leaves_the_old_bundle_or_the_new_one(tmp_path: Path) -> None:
     run_dir = runs.record_small(tmp_path / "001")
     old = export(run_dir).path.read_bytes()
@@ -538,7 +535,6 @@ def test_an_export_killed_at_any_moment_leaves_the_old_bundle_or_the_new_one(tmp
         assert name.startswith("."), "what is left is hidden"
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_size_of_the_run(tmp_path: Path) -> None:
     run_dir = runs.record_small(tmp_path / "001")
     program = """

@@ -221,6 +221,7 @@ UNSAFE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fields"), UNSAFE)
 @pytest.mark.parametrize("place", ["after the manifest", "in the middle", "at the end"])
 def test_a_member_that_leads_out_of_the_bundle_is_named_and_never_made(

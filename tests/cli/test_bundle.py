@@ -12,8 +12,9 @@ from spanfold.cli._exits import Exit
 from spanfold.cli._wording import sentence
 from tests.cli.conftest import Spanfold
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_run_is_packed_beside_its_directory_and_verifies_anywhere(
     spanfold: Spanfold, runs: Path, tmp_path: Path
 ) -> None:

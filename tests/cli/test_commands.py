@@ -76,6 +76,7 @@ def test_version_is_that_of_the_package(spanfold: Spanfold) -> None:
     assert spanfold("--version").out == f"spanfold {version()}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

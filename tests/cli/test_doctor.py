@@ -21,6 +21,8 @@ from spanfold.cli._exits import Exit
 from spanfold.settings import Settings
 from tests.cli.conftest import ROOT, Spanfold
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def listener() -> Iterator[tuple[int, list[bytes]]]:
@@ -134,7 +136,6 @@ def test_a_required_destination_that_nothing_names_is_a_problem(spanfold: Spanfo
     assert "LANGFUSE_PUBLIC_KEY" in answer.document["problems"][0]
 
 
-@pytest.mark.slow
 def test_losses_and_runs_left_interrupted_are_told(spanfold: Spanfold, runs: Path) -> None:
     path = runs / "fail" / "run.json"
     document = json.loads(path.read_text())

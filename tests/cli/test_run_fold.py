@@ -13,6 +13,8 @@ from spanfold.cli._exits import Exit
 from tests.cli.conftest import HANG_S, Spanfold, finish
 from tests.cli.test_run_show import fingerprint
 
+pytestmark = pytest.mark.slow
+
 DOCUMENTS = ("M1/log.json", "langfuse_trace.json", "run.json", "timings.jsonl")
 
 
@@ -46,7 +48,6 @@ def test_into_writes_elsewhere_and_leaves_the_run_alone(spanfold: Spanfold, runs
     assert [line.split()[0] for line in answer.lines] == ["document", *DOCUMENTS]
 
 
-@pytest.mark.slow
 def test_follow_keeps_documents_up_to_date_until_the_run_ends(live: subprocess.Popen[bytes], tmp_path: Path) -> None:
     follower = subprocess.Popen(
         [sys.executable, "-m", "spanfold", "run", "fold", "live", "--follow", "--into", "view", "--json"],
@@ -66,7 +67,6 @@ def test_follow_keeps_documents_up_to_date_until_the_run_ends(live: subprocess.P
     assert contents(tmp_path / "view") == contents(tmp_path / "runs" / "live")
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_following_and_another_call_goes_on(
     spanfold: Spanfold, live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

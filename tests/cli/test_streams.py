@@ -19,6 +19,8 @@ import pytest
 from spanfold.cli._exits import Exit
 from tests.cli.conftest import HANG_S, Spanfold
 
+pytestmark = pytest.mark.slow
+
 COLOUR = re.compile(r"\x1b\[\d+m")
 
 
@@ -198,7 +200,6 @@ def test_json_is_utf_8_whatever_the_locale(spanfold: Spanfold, tmp_path: Path) -
     assert answer.document["folder"] == "größe"
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_a_command_with_130_and_one_line(live: subprocess.Popen[bytes], tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "spanfold", "run", "tail", "live", "--json"],
@@ -231,7 +232,6 @@ def test_a_traceback_is_there_for_whoever_asks(tmp_path: Path) -> None:
     assert "Traceback" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_comparison_on_a_terminal_counts_what_says_nothing_and_explains_a_small_p(
     spanfold: Spanfold, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_two_folders_of_runs_are_compared_run_by_run(spanfold: Spanfold, sides: 
     assert len(answer.document["a"]["runs"]) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "fail_on", "code"),
     [

@@ -201,6 +201,7 @@ def test_nothing_is_held_open_between_two_calls(run_dir: Path, journal: JournalF
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 100_000, 5_000_000])
 def test_records_of_any_size_are_folded(run_dir: Path, journal: JournalFile, size: int) -> None:
     journal.run_started()
@@ -581,6 +582,7 @@ def test_a_signal_handler_may_catch_up_while_the_same_thread_does(run_dir: Path,
     assert records(run_dir / "M2" / "log.json", "stage") == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", range(1, 40, 3))
 def test_an_interrupt_at_any_moment_leaves_nothing_half_folded(run_dir: Path, journal: JournalFile, nth: int) -> None:
     def interrupt() -> None:
@@ -608,6 +610,7 @@ def test_an_interrupt_at_any_moment_leaves_nothing_half_folded(run_dir: Path, jo
     assert documents(run_dir) == documents(run_dir.parent / "other")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", range(1, 60, 3))
 def test_an_engine_that_was_interrupted_goes_on_itself(run_dir: Path, journal: JournalFile, nth: int) -> None:
     def interrupt() -> None:

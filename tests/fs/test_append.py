@@ -80,6 +80,7 @@ def test_without_mending_the_bytes_follow_each_other(tmp_path: Path, log: Path) 
     assert log.read_bytes() == b"tornx"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [7, 100, 4096, 5006])
 @pytest.mark.parametrize("mend", ["mend", "plain"])
 @pytest.mark.case("C-051")

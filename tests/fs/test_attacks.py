@@ -69,6 +69,7 @@ def plant(victim: Victim) -> Plant:
 
 
 class TestPathsThroughPlantedEntries:
+    @pytest.mark.slow
     @pytest.mark.parametrize("call", CALLS)
     @pytest.mark.parametrize("kind", ["link to a directory", "dangling link", "FIFO", "socket", "file"])
     @pytest.mark.parametrize("depth", [0, 1, 2])

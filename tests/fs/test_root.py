@@ -152,6 +152,7 @@ class TestReplaceAtomic:
             root.replace_atomic("doc", pieces(), durable=durable)
         assert tree(root) == {"doc": b"old"}
 
+    @pytest.mark.slow
     def test_a_reader_sees_a_whole_version_at_every_instant(self, root: SafeRoot) -> None:
         versions = [bytes([65 + i]) * (50_000 * (i + 1)) for i in range(4)]
         root.replace_atomic("doc", versions[0], durable=False)

@@ -537,6 +537,7 @@ def test_two_runs_that_end_in_the_order_they_began_leave_nothing_current(tmp_pat
     assert tree(tmp_path / "2") == {"second": {"in the second": {}}}
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-046")
 def test_a_traced_coroutine_called_in_a_loop_does_not_grow_memory(where: Path) -> None:
     @spanfold.traced

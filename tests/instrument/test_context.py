@@ -320,6 +320,7 @@ child(int(sys.argv[2]))
         parent = child
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env",
     [

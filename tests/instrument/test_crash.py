@@ -11,6 +11,8 @@ from spanfold.journal import read_journal, recover_run, verify_journal
 from tests.instrument.programs import Program, run
 from tests.journal import raw
 
+pytestmark = pytest.mark.slow
+
 # Each thread tells the id of a span through the pipe after its end has returned: those must be on disk.
 BUSY = """
 import os, sys, threading
@@ -44,7 +46,6 @@ ENDS = {
 STATUS = {"SIGKILL": -9, "os._exit": 7, "segfault": -11, "abort": -6}
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-037", "C-038")
 @pytest.mark.parametrize("end", [*["SIGKILL"] * 4, "os._exit", "segfault", "abort"])
 def test_every_span_whose_end_returned_is_on_disk_when_the_process_dies_at_any_instant(

@@ -11,6 +11,8 @@ from tests.instrument.programs import Program, run
 from tests.journal import raw
 from tests.journal.kernel import change_disk, fill, small_disk
 
+pytestmark = pytest.mark.slow
+
 WORK = """
 import os, sys, time, spanfold
 
@@ -64,7 +66,6 @@ print(opened.stats.held, opened.losses)
         assert json.loads((disk / "run" / "run.json").read_text())["run"]["status"] == "completed"
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-051")
 @pytest.mark.parametrize("when", ["flush", "another run", "exit"])
 def test_a_run_that_ended_on_a_full_disk_is_finished_when_there_is_room(tmp_path: Path, when: str) -> None:
@@ -205,7 +206,6 @@ print("done")
     assert verify_journal(tmp_path / "run").state == "intact"
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-052")
 def test_a_repository_that_cannot_be_read_costs_one_fact_and_no_secret_of_it_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("the-content-of-another-file")

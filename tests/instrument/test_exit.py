@@ -11,6 +11,8 @@ from spanfold.journal import verify_journal
 from tests.instrument.programs import run
 from tests.journal import raw
 
+pytestmark = pytest.mark.slow
+
 
 def outcomes(run_dir: Path) -> dict[str, str | None]:
     return {s["name"]: s["attributes"].get("spanfold.outcome") for s in raw.spans(run_dir)}
@@ -45,7 +47,6 @@ def test_a_run_that_nobody_closed_is_closed_and_sealed_when_the_process_exits(
     assert "spanfold" not in ended.err.replace("File", "")
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-042")
 def test_threads_that_record_while_the_process_exits_neither_hang_it_nor_spoil_the_seal(tmp_path: Path) -> None:
     program = """

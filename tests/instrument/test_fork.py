@@ -58,6 +58,7 @@ def pids(run_dir: Path) -> dict[str, int]:
     return {r["name"]: r["resource"]["process.pid"] for r in raw.spans(run_dir)}
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-039")
 @pytest.mark.parametrize("leave", LEAVES)
 def test_a_forked_child_records_into_a_file_of_its_own_however_it_leaves(tmp_path: Path, leave: str) -> None:

@@ -245,6 +245,7 @@ def test_no_secret_reaches_the_processors_of_the_host_or_comes_in_with_its_spans
     assert any(s["scope"].startswith("gen_ai.") for s in raw.spans(run_dir))
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-065")
 @pytest.mark.parametrize(
     "callback", ["raise ValueError(text)", "time.sleep(60)", "return None", "return 5", "sys.exit(1)"]

@@ -252,6 +252,7 @@ def test_a_generator_that_is_dropped_ends_its_span_as_abandoned(where: Path, how
     assert ended.attributes["spanfold.items"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-003")
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("closed", [True, False])

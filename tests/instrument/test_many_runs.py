@@ -186,6 +186,7 @@ def test_a_run_inside_a_run_and_two_side_by_side_keep_their_records_apart(tmp_pa
     assert link["spanId"] == raw.spans(tmp_path / "outer")[0]["spanId"]
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-048")
 def test_runs_of_a_process_that_was_given_a_trace_context_do_not_share_their_records(tmp_path: Path) -> None:
     program = """

@@ -14,6 +14,8 @@ from tests.instrument.programs import Program, run
 from tests.journal import raw
 from tests.journal.interrupts import Interrupt, interrupted
 
+pytestmark = pytest.mark.slow
+
 NESTED = """
 import os, signal, sys, time, spanfold
 {before}
@@ -75,7 +77,6 @@ with run:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-037")
 @pytest.mark.parametrize("durability", ["process", "machine"])
 @pytest.mark.parametrize("delay", [0.01, 0.13, 0.33, 0.5])
@@ -153,7 +154,6 @@ def test_a_handler_that_leaves_by_os_exit_leaves_what_was_open_visible_as_starte
     assert raw.spans(tmp_path / "run") == []
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-037")
 @pytest.mark.parametrize("delay", [0.05, 0.15, 0.3])
 def test_a_handler_installed_later_that_calls_ours_runs_once_and_the_run_is_sealed(
@@ -235,7 +235,6 @@ def test_the_first_ctrl_c_ends_the_program_its_spans_and_its_run(tmp_path: Path)
     assert is_intact(tmp_path / "run")
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-037", "C-078")
 def test_ctrl_c_at_any_instant_of_a_busy_program_costs_no_record_that_was_made(tmp_path: Path) -> None:
     hammered = """
@@ -288,7 +287,6 @@ def test_ctrl_c_at_any_instant_of_a_busy_program_costs_no_record_that_was_made(t
     assert is_intact(tmp_path / "run")
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-037")
 def test_an_end_that_is_interrupted_anywhere_is_on_disk_and_read_once(tmp_path: Path) -> None:
     with spanfold.run("r", dir=tmp_path / "run") as opened:
@@ -311,7 +309,6 @@ def test_an_end_that_is_interrupted_anywhere_is_on_disk_and_read_once(tmp_path: 
     assert is_intact(opened.dir)
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-037", "C-078")
 def test_a_handler_and_a_finalizer_that_record_in_the_middle_of_records_lose_none(tmp_path: Path) -> None:
     program = """

@@ -464,6 +464,7 @@ def test_names_that_passed_another_gate_are_judged_again(where: Path) -> None:
     assert b"hunter22222" not in work("2")
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-069")
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/St_Johns", "UTC"])
 def test_times_and_folder_names_are_utc_under_every_time_zone(tmp_path: Path, zone: str) -> None:

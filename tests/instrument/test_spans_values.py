@@ -94,6 +94,7 @@ def in_ms(work: Callable[[], Any]) -> float:
     return (time.thread_time() - begun) * 1000
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-022")
 @pytest.mark.parametrize(
     ("make", "expected"),

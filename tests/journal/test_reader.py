@@ -288,6 +288,7 @@ def test_a_line_of_20_megabytes_is_read(tmp_path: Path) -> None:
     assert read.damage == []
 
 
+@pytest.mark.slow
 def test_a_line_longer_than_any_record_is_reported_and_not_kept_in_memory(tmp_path: Path) -> None:
     path = one_file(tmp_path, a_span(1))
     with path.open("ab") as file:

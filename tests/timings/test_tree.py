@@ -191,6 +191,7 @@ def slow_self(rows: Sequence[TimingRow], row: TimingRow) -> int:
     return len(seconds_of(row) - taken)
 
 
+@pytest.mark.slow
 @pytest.mark.contract("EP-063")
 @given(rows=nested_rows())
 def test_self_time_is_what_counting_seconds_gives(rows: list[TimingRow]) -> None:
@@ -257,6 +258,7 @@ def slow_parent(rows: Sequence[TimingRow], child: TimingRow) -> int:
     return min(found)[1] if found else -1
 
 
+@pytest.mark.slow
 @pytest.mark.contract("EP-068")
 @given(rows=nameless_rows())
 def test_without_ids_the_parent_is_the_shortest_row_that_fits(rows: list[TimingRow]) -> None:

@@ -68,6 +68,10 @@ class Documents:
         """Bring every document up to date."""
         self._engine.catch_up(force=True)
 
+    def hold(self, documents: frozenset[str]) -> None:
+        """Write these documents no more until the set is another one, or the run ends."""
+        self._engine.held = documents
+
     def close(self) -> None:
         """Finish the documents of a run that has ended."""
         _ticker.discard(self)
@@ -245,6 +249,7 @@ class _Rooms:
         self._sending = _delivery.open(run) if _delivery.is_wanted and not run.is_offline else []
         self.recorded = self._documents.recorded
         self.flush = self._documents.flush
+        self.hold = self._documents.hold
 
     def close(self) -> None:
         """The run has ended and is sealed."""

@@ -386,6 +386,103 @@ def play(log: Any, work: Path) -> None:
     log.log_report_published({})
 
 
+class Broken(Result):
+    """A result whose parts fail."""
+
+    def __init__(self) -> None:
+        super().__init__({"n_scored": 3}, {"rows": [{"x": 1}, [None]]})
+        self.image_overlays = self._fail
+
+    def to_dict(self) -> dict[str, Any]:
+        raise ValueError("no dict")
+
+    def _fail(self, folder: Path, stem: str) -> list[Path]:
+        raise ValueError("no picture")
+
+
+def play_edges(log: Any, work: Path) -> None:
+    """Call everything with as little as it takes, and with tags that name no stage."""
+    log.log_run_start()
+    log.log_run_start({"ts": "2026-01-31T09:05:07Z", "model": "m", "python_version": "3.0", "git_commit": "abc"})
+    log.log_cases([{"id": "", "x": 1}], split="val")
+    log.log_model_exchange("nowhere", role="r", operation="o", inputs={"a": 1}, metadata={"k": (1, 2)})
+    log.log_model_exchange("EXPLORE", role="r", operation="o", inputs=None)
+    log.log_probe(0, {})
+    log.current_cycle = 4
+    log.log_model_call(
+        cycle=-1,
+        analyzer="generated:x/y",
+        call_index=1,
+        method="forward",
+        inputs="q",
+        kwargs={"capture": ["a"]},
+        output={"tokens": ["t"], "provided": []},
+        duration_sec=1,
+        error=None,
+        batch_case_ids=["a", "b"],
+        n_batch_cases=40,
+    )
+    log.log_probe(-1, {"broken": Broken()}, SimpleNamespace(selected_analyzers=None), judge_raw="only raw")
+    quiet = analysis(
+        Path(log.run_dir),
+        findings=[],
+        stats_tool="",
+        conclusion="",
+        evidence_chain=[],
+        stats_tool_results=[],
+        stats_plan=None,
+        corrected_rejections=None,
+        stats_results=[],
+        figures=[],
+        llm_prompt="",
+        llm_raw="",
+        descriptive_only=True,
+        llm_fallback_reason="no judge",
+    )
+    log.log_analysis(1, quiet)
+    charts = [{"figure_path": "only.png"}]
+    log.log_explore(1, SimpleNamespace(ok=False, error="it failed", charts=charts, tables=[1, 2, 3]))
+    log.log_diagnosis(
+        1,
+        diagnosis(
+            hypotheses=[],
+            raw_judge_output=None,
+            model_name=None,
+            prompt="",
+            critic_raw_output="",
+            critic_prompt="",
+            proposed_hypotheses=[],
+            review_decisions=[],
+            review_prompt="",
+            referenced_charts=[],
+            explore_context_used=False,
+        ),
+    )
+    log.log_surgery(
+        1,
+        hypothesis(id=" given "),
+        intervention({"m4_test_name": None}),
+        validation_cases=[Case("p", Inputs("q"), label="pass")],
+    )
+    log.log_surgery(1, hypothesis("", id=None), intervention({}))
+    log.log_experiment(1, hypothesis(), SimpleNamespace(status=Status.PROPOSED, fixed=False), module="M4_SURGERY")
+    log.log_fix(SimpleNamespace(to_dict=lambda: {"attempted": [], "best": "nobody"}))
+    log.log_fix(SimpleNamespace(to_dict=lambda: {"best": {"name": "kept", "effect": None}}))
+    log.log_fix(SimpleNamespace(to_dict=dict))
+    log.log_stage_skipped("nowhere", "r", cycle=3)
+    log.log_stage_skipped(" Fix ", "r")
+    log.log_tool_codegen(module="gemma2", name="t", need="n", source="", ok=False, prompt="p", raw_stream="s", code="c")
+    log.log_tool_codegen(
+        module="codegen_m2_stats", name="t", need="n", source="llm", ok=True, extra={"name": "x", "ok": False}
+    )
+    log.log_tool_registry(2, "nowhere", [SimpleNamespace(name="n", need="d", source="s", code="")])
+    log.log_loop_end(SimpleNamespace(cycles=0))
+    log.log_diagnose_report(SimpleNamespace(cycles=0, hypotheses=[], final_hypotheses=[hypothesis()]), [])
+    log.save_artifact_json("nested", [float(1)])
+    log.close()
+    log.close()
+
+
 IDS = re.compile(r"[0-9a-f]{12}(?=\.\w+$)")
 DROPPED = {"ts", "trace_id", "created_at", "otel_span_id", "otel_parent_span_id", "notes", "spanfold_version"}
 

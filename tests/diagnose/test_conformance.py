@@ -1,13 +1,14 @@
 """The same script of calls through the logger of evalrx 0.1.2 and through ours."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spanfold.diagnose import RunLogger
-from tests.diagnose.script import STAGES, documents, normal, play
+from tests.diagnose.script import STAGES, documents, normal, play, play_edges
 
 pytest.importorskip("evalrx", reason="a test dependency: pip install evalrx==0.1.2")
 from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
@@ -15,15 +16,22 @@ from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Play the script once through each logger; return the folder of each, with the run in `run`."""
+    """Play both scripts once through each logger; return the folder of each, with the runs in `run` and `edges`."""
     made: dict[str, Path] = {}
     patch = pytest.MonkeyPatch()
     for name, logger in (("seed", RunLoggerV2), ("ours", RunLogger)):
         work = made[name] = tmp_path_factory.mktemp(name).resolve()
         patch.setenv("SPANFOLD_STATE_DIR", str(work / "state"))
         play(logger(work / "run", observability_mode="offline"), work)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            play_edges(logger(work / "edges", observability_mode="offline"), work)
+        WARNED[name] = [str(w.message) for w in told if issubclass(w.category, (UserWarning, RuntimeWarning))]
     patch.undo()
     return made
+
+
+WARNED: dict[str, list[str]] = {}
 
 
 # What is ours alone, or allowed to differ: each entry is one sentence of docs/decisions/0007-diagnose-loop-choices.md.
@@ -47,11 +55,19 @@ def comparable(value: Any, work: Path) -> Any:
     return kept(normal(value, work))
 
 
-@pytest.mark.contract("DL-190", "DL-020", "DL-022", "DL-023", "DL-024", "DL-028")
+@pytest.mark.contract(
+    *("DL-190", "DL-017", "DL-020", "DL-022", "DL-023", "DL-024", "DL-026", "DL-028", "DL-029", "DL-033", "DL-034"),
+    *("DL-035", "DL-037", "DL-044", "DL-045", "DL-048", "DL-049", "DL-050", "DL-051", "DL-053", "DL-054", "DL-055"),
+    *("DL-056", "DL-059", "DL-060", "DL-061", "DL-062", "DL-063", "DL-064", "DL-065", "DL-066", "DL-067", "DL-068"),
+    *("DL-069", "DL-070", "DL-071", "DL-072", "DL-073", "DL-074", "DL-075"),
+)
+@pytest.mark.parametrize("run", ["run", "edges"])
 @pytest.mark.parametrize("path", ["run.json", *(f"{stage}/log.json" for stage in STAGES)])
-def test_a_document_is_that_of_the_seed_key_for_key_and_in_the_same_order(runs: dict[str, Path], path: str) -> None:
-    found = {name: comparable(documents(work / "run")[path], work) for name, work in runs.items()}
-    if path == "run.json":  # we keep a journal and rows of timings beside
+def test_a_document_is_that_of_the_seed_key_for_key_and_in_the_same_order(
+    runs: dict[str, Path], path: str, run: str
+) -> None:
+    found = {name: comparable(documents(work / run)[path], work) for name, work in runs.items()}
+    if path == "run.json" and run == "run":  # we keep a journal and rows of timings beside
         for document in found.values():
             document["manifest"].pop("files")
 
@@ -104,3 +120,15 @@ def _trace(work: Path) -> dict[str, Any]:
 def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sort by what is shown: ours stand in the order of their ends."""
     return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True, default=str))
+
+
+@pytest.mark.contract("DL-032", "DL-058")
+def test_we_warn_where_the_seed_warns_and_name_bucket_and_tag(runs: dict[str, Path]) -> None:
+    def tagged(messages: list[str]) -> list[str]:
+        keys = ("model_calls", "stage_skipped", "tool_codegen", "tool_registry")
+        return sorted(key for message in messages for key in keys if key in message and "'" in message)
+
+    assert tagged(WARNED["ours"]) == ["model_calls", "stage_skipped", "tool_codegen", "tool_registry"]
+    assert tagged(WARNED["seed"]) == tagged(WARNED["ours"])
+    assert sum("broken" in message for message in WARNED["ours"]) == sum("broken" in m for m in WARNED["seed"]) == 2
+    assert [m for m in WARNED["ours"] if "'nowhere'" in m]

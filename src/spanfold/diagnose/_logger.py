@@ -19,10 +19,10 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from spanfold.diagnose import _logger_payloads as payloads
 from spanfold.diagnose._logger_cases import case_media
@@ -35,6 +35,7 @@ from spanfold.diagnose._logger_schema import complaints
 from spanfold.diagnose._logger_session import default_run_dir, open_session
 from spanfold.diagnose._logger_tracer import mode_of
 from spanfold.diagnose._logger_values import attr, case_data, case_id, iter_cases, listed, pure, rounded, text, whole
+from spanfold.diagnose._rooms import hold_back
 from spanfold.diagnose._tracer import DiagnosticTracer, live_or
 from spanfold.instrument import RecordedSpan
 from spanfold.moments import utc
@@ -49,13 +50,20 @@ _UNROUTED: Final = "unrouted"
 _loggers: "weakref.WeakSet[RunLogger]" = weakref.WeakSet()
 
 
+class _Nowhere:
+    """Stands in for a run where there is none: whatever is told to it is lost, and counted already."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **given: _Nowhere()
+
+
 class _Recording:
     """The lock of a logger while it records one event; what goes wrong inside is counted, and ends here."""
 
-    __slots__ = ("is_urgent", "logger", "what")
+    __slots__ = ("is_open", "is_urgent", "logger", "what")
 
     def __init__(self, logger: "RunLogger", what: str, *, is_urgent: bool = True) -> None:
-        self.logger, self.what, self.is_urgent = logger, what, is_urgent
+        self.logger, self.what, self.is_urgent, self.is_open = logger, what, is_urgent, False
 
     def __enter__(self) -> LoopRun:
         logger = self.logger
@@ -63,6 +71,10 @@ class _Recording:
         try:
             run = logger._session()  # pyright: ignore[reportPrivateUsage]  # the module's own
             run.begin()
+            self.is_open = True
+        except Exception as error:  # the directory belongs to another logger by now, or the run cannot be opened again
+            logger._problem(f"{self.what}, which came after the end of the run", error)  # pyright: ignore[reportPrivateUsage]  # the module's own
+            return cast("LoopRun", _Nowhere())
         except BaseException:
             logger._lock.release()  # pyright: ignore[reportPrivateUsage]  # the module's own
             raise
@@ -73,11 +85,14 @@ class _Recording:
     ) -> bool:
         logger = self.logger
         try:
-            logger._recorded(is_urgent=self.is_urgent)  # pyright: ignore[reportPrivateUsage]  # the module's own
+            if self.is_open:
+                logger._recorded(is_urgent=self.is_urgent)  # pyright: ignore[reportPrivateUsage]  # the module's own
         finally:
             logger._lock.release()  # pyright: ignore[reportPrivateUsage]  # the module's own
         if error is None or not isinstance(error, Exception):
             return False
+        if not self.is_open:
+            return True
         logger._problem(f"{self.what}, of which a part could not be recorded", error)  # pyright: ignore[reportPrivateUsage]  # the module's own
         return True
 
@@ -125,7 +140,6 @@ class RunLogger:
         self._lock = threading.RLock()
         self._seen_cases: set[str] = set()
         self._late_sessions = 0
-        self._is_quarantined = False
         self._console = Console(verbose=verbose, narrate=narrate)
         self._mode = mode
         self.run_dir = Path(run_dir) if run_dir is not None else default_run_dir()
@@ -723,6 +737,24 @@ class RunLogger:
         except Exception as error:
             self._problem("an artifact, which could not be kept", error)
             return None
+
+    @contextlib.contextmanager
+    def quarantine(self) -> Iterator[None]:
+        """Write no document with the answers of cases while somebody works in the run directory who may not see them.
+
+        Events are recorded as always, and documents of stages are written. `run.json`,
+        which holds every case, comes back when the block ends (DL 17, A-22).
+        """
+        with self._lock:
+            hold_back(self._session(), frozenset({RUN_DOCUMENT}))
+        try:
+            yield
+        finally:
+            with self._lock, contextlib.suppress(Exception):
+                run = self._session()
+                hold_back(run, frozenset())
+                run.begin()
+                run.end_of_event(is_urgent=True)
 
     def close(self) -> None:
         """Seal the journal, finish every document, and write `langfuse_trace.json`. Harmless when repeated."""

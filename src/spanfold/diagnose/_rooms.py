@@ -71,8 +71,18 @@ class _Hooks(Protocol):
         """Go on sending from the run directory."""
         ...
 
+    def hold(self, documents: frozenset[str]) -> None:
+        """Write these documents no more until the set is another one, or the run ends."""
+        ...
+
 
 def tell_home(run: Run) -> None:
     """Tell the other rooms that the journal of a run that has ended stands in its run directory now."""
     if run.hooks is not None:
         cast("_Hooks", run.hooks).journal_came_home()
+
+
+def hold_back(run: Run, documents: frozenset[str]) -> None:
+    """Have these documents of an open run not written until the set is another one, or the run ends."""
+    if run.hooks is not None:
+        cast("_Hooks", run.hooks).hold(documents)

@@ -153,7 +153,10 @@ class DiagnoseFamily:
         if event == "model_call":
             return self._model_call(entry, ts, fields)
         if event == "unrouted":
-            return {"key": fields.pop("key", None), "tag": fields.pop("tag", None), "ts": ts, **fields}
+            found = {"key": fields.pop("key", None), "tag": fields.pop("tag", None), "ts": ts}
+            if "stage" in fields:
+                found["stage"] = fields.pop("stage")
+            return {**found, **fields}
         if event == "stage_skipped":
             return {"ts": ts, "stage": None, **fields}
         if event == "run_start":

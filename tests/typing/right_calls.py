@@ -11,6 +11,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, assert_type, overload
 
 import spanfold
+from spanfold.artifacts import WorkspaceSnapshot, restore_workspace, snapshot_workspace
+from spanfold.diagnose import (
+    DiagnosticTracer,
+    InstrumentedModel,
+    LoopNarrator,
+    RunLogger,
+    backfill,
+    export_langfuse_bundle,
+)
+from spanfold.fs import SafeRoot
 
 T = TypeVar("T")
 
@@ -241,3 +251,22 @@ def context_elsewhere() -> None:
     with spanfold.traced_executor(ThreadPoolExecutor(2)) as pool:
         assert_type(pool.submit(bare, 1, y="a").result(), float)
         assert_type(list(pool.map(parentheses, [1, 2])), list[list[int]])
+
+
+def diagnose_loops(model: object) -> None:
+    with RunLogger("runs_v2/1", observability_mode="offline", narrate=True) as log:
+        asked = InstrumentedModel(model, log, cycle=0, analyzer="blur", case_prompts=[("what?", "case-1")])
+        asked.generate("what?", temperature=0)
+        assert_type(log.tracer, DiagnosticTracer)
+        span = log.tracer.start_span("mine", "M2", {"a": 1})
+        log.tracer.end_span(span, status="failed")
+    LoopNarrator(color=False).on_run_start({"model": "m"})
+    assert_type(backfill("runs_v2/1", dry_run=True), dict[str, int | str])
+    assert_type(export_langfuse_bundle(Path("runs_v2/1"), "bundle.json", overwrite=True), dict[str, Any])
+
+
+def workspaces(root: SafeRoot) -> None:
+    snapshot = snapshot_workspace(root, "M5/artifacts", "work", keep_everything=True)
+    assert_type(snapshot, WorkspaceSnapshot | None)
+    if snapshot is not None:
+        assert_type(restore_workspace(root, snapshot.to_dict(), Path("again")).is_exact, bool)

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from functools import wraps
 from pathlib import PurePath
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from spanfold.instrument import losing_only
 
@@ -31,14 +31,6 @@ LONGEST_TEXT: Final = 8_000
 
 CasePrompts = Mapping[str, Any] | Iterable[tuple[str, str]]
 """Prompt -> id of its case, or several ids; or pairs of both, in which a prompt may come again."""
-
-
-class CallLog(Protocol):
-    """What the proxy needs of a logger: this, and `log_model_exchange` for stages other than M1 where there is one."""
-
-    def log_model_call(self, **call: Any) -> Any:
-        """Record one call."""
-        ...
 
 
 class InstrumentedModel:
@@ -58,7 +50,7 @@ class InstrumentedModel:
     def __init__(
         self,
         model: Any,
-        run_logger: CallLog | None,
+        run_logger: Any,
         *,
         cycle: int,
         analyzer: str,
@@ -70,7 +62,8 @@ class InstrumentedModel:
 
         Args:
             model: The model.
-            run_logger: Where calls are recorded; None records nothing.
+            run_logger: Where calls are recorded: it has `log_model_call`, and `log_model_exchange` for stages other than
+                M1 where it knows those. None records nothing.
             cycle: Iteration of the loop the calls belong to.
             analyzer: Who calls; in stages other than M1 the role of the exchange.
             stage: Stage of the calls. `M1` makes model calls of them, any other stage exchanges.
@@ -194,7 +187,7 @@ class _Calls:
     """What the calls of one proxy have in common."""
 
     def __init__(
-        self, logger: CallLog, cycle: int, analyzer: str, stage: str, cases: dict[str, str], batch: list[str]
+        self, logger: Any, cycle: int, analyzer: str, stage: str, cases: dict[str, str], batch: list[str]
     ) -> None:
         self.logger, self.cycle, self.analyzer, self.stage = logger, cycle, analyzer, stage
         self.cases, self.batch, self.n_batch = cases, batch[:BATCH_IDS], len(batch)

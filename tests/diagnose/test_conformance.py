@@ -14,6 +14,9 @@ pytest.importorskip("evalrx", reason="a test dependency: pip install evalrx==0.1
 from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Play both scripts once through each logger; return the folder of each, with the runs in `run` and `edges`."""
@@ -40,6 +43,7 @@ ADDITIVE = {
     "artifacts_not_stored",
     "exact",
     "run_starts",
+    "original_event",
 }
 WORDING = {"plain_reading"}
 

@@ -246,6 +246,7 @@ class RunLogger:
             f"{self._folder}: {key} event with the tag {tag!r}, which names no stage, is in run.json under `unrouted`."
         )
         fields = {"key": key, "tag": tag, **payload}
+        self._console.run_event(_UNROUTED, payload)
         return run.spanned(_UNROUTED, fields, stage=None, kind="step", **span)
 
     def _exchange(

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from spanfold.artifacts import is_array, store
 from spanfold.diagnose._logger_files import scrub, scrub_tree
 from spanfold.diagnose._logger_values import attr, called, listed, probe_examples, sized, text, tree, type_name
-from spanfold.fs import SafeRoot
+from spanfold.fs import SafeRoot, safe_name
 
 FOLDER: Final = "M1/artifacts"
 Problem = Callable[[str, BaseException | None], None]
@@ -81,7 +81,8 @@ class _Probe:
 
     def _overlays(self, name: str, result: Any) -> None:
         self.root.ensure_dir(FOLDER)
-        painted = result.image_overlays(self.given_dir / FOLDER, f"c{self.cycle}_{name}")
+        # A colon, as in `generated:x`, is no part of a file name everywhere.
+        painted = result.image_overlays(self.given_dir / FOLDER, safe_name(f"c{self.cycle}_{name}", limit=150))
         self.overlays += [path for path in listed(painted) if isinstance(path, Path)]
 
     def _result(self, name: str, result: Any) -> None:

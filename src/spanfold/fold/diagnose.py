@@ -26,6 +26,7 @@ EVENTS_TO_BUCKETS: Final[Mapping[str, str]] = {
     "agent_tool": "agent_tool_calls",
 }
 """Event name -> bucket, where they differ (DL 4.1)."""
+BUCKETS_TO_EVENTS: Final = {bucket: event for event, bucket in EVENTS_TO_BUCKETS.items()}
 RUN_BUCKETS: Final = ("cases", "report_published", "diagnose_reports")
 LATER_RUN_BUCKETS: Final = ("loop_end", "agent_decisions", "agent_tool_calls", "unrouted")
 _STARTS: Final = "run_starts"
@@ -137,6 +138,8 @@ class DiagnoseFamily:
             if label
             else f"{stage.lower()}.{event}.{self._seq}"
         )
+        if event == "unrouted":
+            record["original_event"] = BUCKETS_TO_EVENTS.get(record["key"], record["key"])
         record["otel_span_id"] = entry.record.span_id or None
         if entry.span is not None:
             record["otel_parent_span_id"] = entry.span.parent_span_id or None

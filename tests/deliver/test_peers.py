@@ -1,4 +1,8 @@
-"""Peers that behave badly: nobody waits for them longer than was said, and nothing is lost or refused for it."""
+"""Promise P9 against peers that behave badly.
+
+A destination holds what it acknowledged, `flush()` and the command line say how many records were sent, refused and are
+waiting, nobody waits longer than was said, and nothing is lost or refused for what a peer does.
+"""
 
 import json
 import os
@@ -180,6 +184,40 @@ def test_an_answer_that_comes_before_the_end_of_the_request_is_heard(tmp_path, s
     with peer(serve) as url:
         result = deliver_run(run.dir, at(url), timeout_s=20)
     assert (result.sent, dict(result.refusals), result.waiting) == (0, {"HTTP 413": 2}, 0)  # and not: no answer
+
+
+@pytest.mark.slow
+def test_over_a_slow_line_smaller_requests_arrive_in_time(tmp_path):
+    spanfold.configure(otlp=False)
+    with spanfold.run("sent", dir=tmp_path / "run") as run:
+        for i in range(80):
+            with spanfold.timed(f"large-{i}") as large:
+                large.set(text="x" * 100_000)
+    with LoopbackOtlpReceiver() as receiver:
+        with peer(lambda near: slow_line(near, receiver)) as url:
+            result = deliver_run(run.dir, at(url, timeout_s=1.5), timeout_s=60)
+        assert (result.sent, result.refused, result.waiting) == (81, 0, 0)
+        assert len({s.span_id for s in receiver.spans}) == 81
+
+
+def slow_line(near: socket.socket, receiver: LoopbackOtlpReceiver) -> None:
+    """Hand requests on at less than 2 MB a second."""
+    try:
+        with socket.create_connection(("127.0.0.1", int(receiver.endpoint.rpartition(":")[2]))) as far:
+            threading.Thread(target=pump, args=(far, near, 0.0), daemon=True).start()
+            pump(near, far, 0.008)
+    except OSError:
+        pass  # given up
+
+
+def pump(source: socket.socket, target: socket.socket, pause_s: float) -> None:
+    try:
+        while data := source.recv(16_384):
+            target.sendall(data)
+            time.sleep(pause_s)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
 
 
 @pytest.mark.parametrize("status", [500, 501, 505])

@@ -79,13 +79,13 @@ def cut_value(value: Any, room: int, *, is_json: bool | None = None) -> Any:
     if isinstance(value, bytes):
         return value[:room]
     if not isinstance(value, str):
-        return _fitted(value, room)
+        return cut_tree(value, room)
     if is_json or (is_json is None and value.lstrip()[:1] in ("[", "{")):
         try:
             tree = json.loads(value)
         except (ValueError, RecursionError):
             return cut_text(value, room)
-        return _dump(_fitted(tree, room))
+        return _dump(cut_tree(tree, room))
     return cut_text(value, room)
 
 
@@ -102,8 +102,8 @@ def cut_text(text: str, room: int) -> str:
     return head + mark
 
 
-def _fitted(tree: Any, room: int) -> Any:
-    """Return a tree that is about `room` bytes of JSON."""
+def cut_tree(tree: Any, room: int) -> Any:
+    """Return a JSON value that is about `room` bytes as text."""
     sizes: dict[int, int] = {}
     try:
         _measure(tree, sizes)

@@ -25,6 +25,7 @@ HTTP_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of one HTTP request: a default collector takes 20 MiB."""
 GRPC_LIMIT: Final = 3_500_000
 """Bytes of one gRPC request: a default collector takes 4 MiB."""
+LANGFUSE_WINDOW: Final = 2 * 1024 * 1024
 DEFAULT_TIMEOUT_S: Final = 10.0
 LANGFUSE_TRACES: Final = "/api/public/otel/v1/traces"
 LANGFUSE_SCORES: Final = "/api/public/scores"
@@ -81,6 +82,12 @@ class Destination:
         """Bytes of protobuf after which a request is full."""
         # The same spans take more room as JSON. What still comes out too large is split before it is sent.
         return self.limit_bytes // 2 if self.protocol == "http/json" else self.limit_bytes
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of protobuf that a request holds when it may hold many spans."""
+        # Langfuse counts a span that is sent again twice, so a request that is lost should be a small one.
+        return min(self.fill_bytes, LANGFUSE_WINDOW) if self.setting == "langfuse" else self.fill_bytes
 
     @property
     def label(self) -> str:

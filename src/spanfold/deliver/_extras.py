@@ -14,19 +14,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import orjson
-
 from spanfold import names
 from spanfold.deliver._acks import FOLDER, REFUSED, is_event, read_lines
+from spanfold.deliver._cut import cut_text, cut_tree
 from spanfold.deliver._destination import Destination, langfuse_spans
 from spanfold.deliver._langfuse import environment_of, trace_attributes
 from spanfold.deliver._media import media_of
 from spanfold.deliver._outbox import Item, Outbox
 from spanfold.errors import JournalMissing, SpanfoldError
 from spanfold.fs import SafeRoot
-from spanfold.journal import NotOtlp, Tail, decode_line, fields, journal_files, value_of
+from spanfold.journal import NotOtlp, Tail, decode_line, dump, fields, journal_files, value_of
 from spanfold.model import Event, Position, Record
 
+MAX_SCORE_BYTES: Final = 200_000
+"""Of a comment, and of the further fields of a score; the server takes 1 MB for all."""
 MAX_MEDIA_BYTES: Final = 64 * 1024 * 1024
 """Larger files stay here: one is held in memory while it is sent."""
 
@@ -47,7 +48,10 @@ class EventOutbox(Outbox):
         except (JournalMissing, OSError):
             return
         for path in files:
-            for line in Tail(path, self._read_to.get(path.name, 0)).lines():
+            tail = Tail(path, self._read_to.get(path.name, 0))
+            if tail.size() == tail.offset:
+                continue
+            for line in tail.lines():
                 self._read_to[path.name] = line.offset + line.length
                 if is_event(self.event_name, line.data) or is_event(names.EVENT_STARTED, line.data):
                     try:
@@ -137,7 +141,7 @@ class ScoreOutbox(EventOutbox):
         if event.span_id in self._refused_spans:
             del content["observationId"]
             content["metadata"] = {**content.get("metadata", {}), "spanfold.refused_span_id": event.span_id}
-        return Item(event, content, len(orjson.dumps(content)) + 1, file, position.offset + position.length)
+        return Item(event, content, len(dump(content).encode()) + 1, file, position.offset + position.length)
 
 
 class MediaOutbox(EventOutbox):
@@ -187,9 +191,9 @@ def score_of(event: Event, environment: str) -> dict[str, Any]:
         "timestamp": _iso(event.time_ns),
     }
     if comment is not None:
-        score["comment"] = comment if isinstance(comment, str) else orjson.dumps(comment).decode()
+        score["comment"] = cut_text(comment if isinstance(comment, str) else dump(comment), MAX_SCORE_BYTES)
     if told:
-        score["metadata"] = told
+        score["metadata"] = cut_tree(told, MAX_SCORE_BYTES)
     return score
 
 

@@ -30,6 +30,8 @@ MAX_RECORDS: Final = 512
 """Records of one request."""
 ENVELOPE_BYTES: Final = 16 * 1024
 """Room in a request for resource and scope."""
+SMALLEST_WINDOW: Final = 64 * 1024
+"""Bytes below which a request is not made smaller: a line that does not take so much takes nothing."""
 _BLOCKS_BYTES: Final = 1 << 26
 """Bytes that all files of a run may hold in memory together while they are merged."""
 
@@ -73,6 +75,8 @@ class Outbox(ABC):
         """Why nothing of this run can be sent now, whatever the destination does; empty when it can."""
         self.pending: list[Item] = []
         """What goes into the next request; an item leaves it when it has arrived or was refused for good."""
+        self.window = destination.window_bytes
+        """Bytes of the next request: less after one that could not be answered in time, more again after one that was."""
         self.journal_dir = journal_dir or journal_folder(run_dir)
         self.acks = Acknowledgements(self.journal_dir, destination)
         self._counter = _Counter(self.journal_dir, self.acks.offsets, destination.name)
@@ -128,10 +132,9 @@ class Outbox(ABC):
         return self.pending
 
     def _top_up(self) -> None:
-        limit = self.destination.fill_bytes
         size = ENVELOPE_BYTES + sum(item.size for item in self.pending)
         while len(self.pending) < self.max_records and (item := self._next()) is not None:
-            if self.pending and size + item.size > limit:
+            if self.pending and size + item.size > self.window:
                 self._carried = item
                 return
             self.pending.append(item)
@@ -171,6 +174,28 @@ class Outbox(ABC):
         streams = [_timed(number, tail) for number, tail in enumerate(grown)]
         for _, _, _, record in heapq.merge(*streams):
             yield record
+
+    def groups(self) -> list[list[Item]]:
+        """Return what is pending as requests of the size that is sent now, in order."""
+        groups: list[list[Item]] = []
+        size = 0
+        for item in self.pending:
+            if not groups or size + item.size > self.window:
+                groups.append([])
+                size = ENVELOPE_BYTES
+            groups[-1].append(item)
+            size += item.size
+        return groups
+
+    def answered(self, seconds: float) -> None:
+        """Take note that a request was answered in so many seconds: after a quick one the next may be larger."""
+        if seconds < self.destination.timeout_s / 4:
+            self.window = min(self.destination.window_bytes, self.window * 2)
+
+    def not_answered(self, items: Collection[Item]) -> None:
+        """Take note that a request was not answered in time: over a slow line a smaller one may be."""
+        size = sum(item.size for item in items)
+        self.window = max(SMALLEST_WINDOW, min(self.window, size) // 2)
 
     # -- settling
 
@@ -231,7 +256,8 @@ class _Counter:
         self._journal_dir = journal_dir
         self._offsets = dict(offsets)
         self._is_wanted = wanted(name)
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler of the program may flush in the middle of a flush.
+        self._lock = threading.RLock()
         self._found = 0
 
     def count(self, deadline: float | None) -> int:

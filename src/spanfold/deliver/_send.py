@@ -14,6 +14,8 @@ from spanfold.model import Span
 
 BROKEN_PAUSE_S: Final = 60.0
 """Seconds until records are sent again to a server that failed on every one of them."""
+TOO_LATE: Final = frozenset({"no answer: TimeoutError", "gRPC DEADLINE_EXCEEDED"})
+"""Reasons that may mean that a request was too large for its line."""
 MAX_SUSPECTS: Final = 8
 """Records in a row that may break a server before it is taken to be the server that is broken."""
 
@@ -65,14 +67,18 @@ def deliver_batch(outbox: Outbox, sender: Sender, deadline: float) -> Answer:
     record. It is that record when another one is taken; when none is, it is
     the server, and everything waits.
     """
-    todo = [list(outbox.pending)]
+    todo = outbox.groups()[::-1]
     suspects: list[tuple[Item, str]] = []
     is_taking = False
     while todo:
         items = todo.pop()
+        begun = time.monotonic()
         answer = sender.send(items, deadline)
         if answer.result == "retry":
+            if answer.reason in TOO_LATE:
+                outbox.not_answered(items)
             return answer
+        outbox.answered(time.monotonic() - begun)
         if answer.result == "accepted":
             is_taking = True
             for item, reason in suspects:

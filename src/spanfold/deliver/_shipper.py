@@ -270,7 +270,10 @@ class Shipper:
             if outbox.journal_dir.is_dir():
                 outbox.claim()
                 while not outbox.is_left and outbox.fill():
+                    before = outbox.sent + outbox.refused
                     answer = deliver_batch(outbox, self._sender, self._next_deadline())
+                    if outbox.sent + outbox.refused > before:
+                        self._pause_s = FIRST_PAUSE_S
                     if answer.result == "retry":
                         self._hold_back(answer)
                         return False
@@ -355,12 +358,14 @@ def deliver_run(
     try:
         outbox.claim()
         while time.monotonic() < deadline and outbox.fill():
+            before = outbox.sent + outbox.refused
             answer = deliver_batch(outbox, sender, deadline)
+            if outbox.sent + outbox.refused > before:
+                pause = FIRST_PAUSE_S
             reason = answer.reason if answer.result == "retry" else ""
             if progress is not None:
                 progress(_result(outbox, reason))
             if not reason:
-                pause = FIRST_PAUSE_S
                 continue
             wait = answer.retry_after_s if answer.retry_after_s is not None else pause
             if time.monotonic() + wait >= deadline:

@@ -1,53 +1,24 @@
 """Turn journal records into OTLP protobuf: spans with their events on them.
 
-Built straight on the messages of `opentelemetry-proto`. The official exporters
-encode SDK spans; a journal record is none, and making one of it only to take it
-apart again loses dropped counts and unknown fields (facts 6.6).
+The official exporters encode SDK spans; a journal record is none, and making
+one of it only to take it apart again loses dropped counts and unknown fields
+(facts 6.6). The bytes of a span are made once; a request is those of its spans
+behind one another.
 """
 
 import base64
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spanfold import names
-from spanfold.model import Event, Link, Scope, Span
+from spanfold.deliver import _wire as wire
+from spanfold.model import Event, Link, Span
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
-
-
-def request(spans: Iterable[tuple[Span, "SpanMessage"]]) -> "ExportTraceServiceRequest":
-    """Return one export request, grouped by resource and scope in the order they first occur."""
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    out = ExportTraceServiceRequest()
-    resources: dict[str, Any] = {}
-    scopes: dict[tuple[str, str, str], Any] = {}
-    for span, message in spans:
-        resource_key = json.dumps(span.resource, default=repr, sort_keys=True)
-        group = resources.get(resource_key)
-        if group is None:
-            group = resources[resource_key] = out.resource_spans.add()
-            group.resource.attributes.extend(key_values(span.resource))
-        scope_key = (resource_key, span.scope.name, span.scope.version)
-        scoped = scopes.get(scope_key)
-        if scoped is None:
-            scoped = scopes[scope_key] = group.scope_spans.add()
-            _fill_scope(scoped, span.scope)
-        scoped.spans.append(message)
-    return out
-
-
-def _fill_scope(scoped: Any, scope: Scope) -> None:
-    scoped.scope.name = scope.name
-    scoped.scope.version = scope.version
-    scoped.scope.attributes.extend(key_values(scope.attributes))
-    if scope.name == names.SCOPE:
-        scoped.schema_url = names.GENAI_CONVENTIONS
 
 
 class ShownEvent(NamedTuple):
@@ -100,75 +71,82 @@ def _of_event(event: Event, is_local: bool) -> Mapping[str, Any]:
     return _without_content(found) if is_local else found
 
 
-def message(span: Span, shown: Shown) -> "SpanMessage":
-    """Return one span as a protobuf message.
+def message(span: Span, shown: Shown) -> bytes:
+    """Return one span as the bytes of its message.
 
     Raises:
-        ValueError: A time, flag or number of it is none that OTLP can hold.
-        TypeError: The same, for what is no number at all.
+        ValueError: A time, flag, kind or id of it is none that OTLP can hold.
+        TypeError: The same, for what is no number or text at all.
     """
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
-    from opentelemetry.proto.trace.v1.trace_pb2 import Status
-
-    out = SpanMessage(
-        trace_id=bytes.fromhex(span.trace_id),
-        span_id=bytes.fromhex(span.span_id),
-        parent_span_id=bytes.fromhex(span.parent_span_id),
-        name=span.name,
-        kind=span.otel_kind,  # type: ignore[arg-type]  # the wire's number
-        start_time_unix_nano=span.start_ns,
-        end_time_unix_nano=span.end_ns,
-        attributes=key_values(shown.attributes),
-        trace_state=span.trace_state,
-        flags=span.flags,
-        dropped_events_count=shown.dropped_events,
-        dropped_links_count=shown.dropped_links,
-    )
-    if span.status_code:
-        out.status.CopyFrom(Status(code=span.status_code, message=shown.status_message))  # type: ignore[arg-type]  # the wire's number
+    parts = [
+        wire.field(b"\x0a", bytes.fromhex(span.trace_id)),
+        wire.field(b"\x12", bytes.fromhex(span.span_id)),
+        wire.text(b"\x1a", span.trace_state),
+        wire.field(b"\x22", bytes.fromhex(span.parent_span_id)) if span.parent_span_id else b"",
+        wire.text(b"\x2a", span.name),
+        wire.number(b"\x30", span.otel_kind),
+        b"\x39" + wire.fixed64(span.start_ns),
+        b"\x41" + wire.fixed64(span.end_ns),
+        wire.attributes(b"\x4a", shown.attributes),
+    ]
     for event in shown.events:
-        out.events.add(time_unix_nano=event.time_ns, name=event.name, attributes=key_values(event.attributes))
-    for link in shown.links:
-        out.links.add(
-            trace_id=bytes.fromhex(link.trace_id),
-            span_id=bytes.fromhex(link.span_id),
-            attributes=key_values(link.attributes),
+        body = (
+            b"\x09"
+            + wire.fixed64(event.time_ns)
+            + wire.text(b"\x12", event.name)
+            + wire.attributes(b"\x1a", event.attributes)
         )
-    return out
+        parts.append(wire.field(b"\x5a", body))
+    parts.append(wire.number(b"\x60", shown.dropped_events))
+    for link in shown.links:
+        ids = wire.field(b"\x0a", bytes.fromhex(link.trace_id)) + wire.field(b"\x12", bytes.fromhex(link.span_id))
+        parts.append(wire.field(b"\x6a", ids + wire.attributes(b"\x22", link.attributes)))
+    parts.append(wire.number(b"\x70", shown.dropped_links))
+    if span.status_code:
+        parts.append(
+            wire.field(b"\x7a", wire.text(b"\x12", shown.status_message) + wire.number(b"\x18", span.status_code))
+        )
+    if span.flags:
+        parts.append(b"\x85\x01" + wire.fixed32(span.flags))
+    return b"".join(parts)
+
+
+def request(spans: Iterable[tuple[Span, bytes]]) -> bytes:
+    """Return one export request, grouped by resource and scope in the order they first occur.
+
+    Args:
+        spans: Each with what `message` made of it.
+    """
+    groups: dict[bytes, dict[bytes, list[bytes]]] = {}
+    # The records of one journal file share their resource: one object for all, encoded once.
+    resources: dict[int, bytes] = {}
+    for span, content in spans:
+        resource = resources.get(id(span.resource))
+        if resource is None:
+            resource = resources[id(span.resource)] = wire.field(b"\x0a", wire.attributes(b"\x0a", span.resource))
+        scopes = groups.setdefault(resource, {})
+        scope = _scope(span.scope.name, span.scope.version, wire.attributes(b"\x1a", span.scope.attributes))
+        parts = scopes.setdefault(scope, [])
+        parts += (b"\x12", wire.varint(len(content)), content)
+    out: list[bytes] = []
+    for resource, scopes in groups.items():
+        body = [resource]
+        for scope, parts in scopes.items():
+            body.append(wire.field(b"\x12", scope + b"".join(parts)))
+        out.append(wire.field(b"\x0a", b"".join(body)))
+    return b"".join(out)
+
+
+@functools.lru_cache(maxsize=256)
+def _scope(name: str, version: str, encoded: bytes) -> bytes:
+    """Return the scope of a group of spans, and the schema of what is in it."""
+    body = wire.field(b"\x0a", wire.text(b"\x0a", name) + wire.text(b"\x12", version) + encoded)
+    return body + (wire.text(b"\x1a", names.GENAI_CONVENTIONS) if name == names.SCOPE else b"")
 
 
 def _without_content(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out message content, which stays here when a record is marked `spanfold.content=local`."""
     return {k: v for k, v in attributes.items() if not names.is_content(k)}
-
-
-def key_values(attributes: Mapping[str, Any]) -> "list[KeyValue]":
-    """Return attributes as protobuf; a value OTLP has no form for cannot occur in a journal."""
-    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-
-    return [KeyValue(key=key, value=any_value(value)) for key, value in attributes.items()]
-
-
-def any_value(value: Any) -> "AnyValue":
-    """Return one attribute value as protobuf."""
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValueList
-
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # whatever a journal line holds
-    if kind is str:
-        return AnyValue(string_value=value)
-    if kind is bool:
-        return AnyValue(bool_value=value)
-    if kind is int:
-        return AnyValue(int_value=value) if -(1 << 63) <= value < 1 << 63 else AnyValue(string_value=str(value))
-    if kind is float:
-        return AnyValue(double_value=value)
-    if kind is bytes:
-        return AnyValue(bytes_value=value)
-    if kind is list or kind is tuple:
-        return AnyValue(array_value=ArrayValue(values=[any_value(v) for v in value]))
-    if kind is dict:
-        return AnyValue(kvlist_value=KeyValueList(values=key_values(value)))
-    return AnyValue()
 
 
 def otlp_json(request: "ExportTraceServiceRequest") -> bytes:

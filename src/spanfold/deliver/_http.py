@@ -15,16 +15,13 @@ import socket
 import ssl
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from spanfold.deliver._answer import Answer, judge_http
 from spanfold.deliver._bounded import within
 from spanfold.deliver._destination import Destination
 from spanfold.deliver._encode import otlp_json
-
-if TYPE_CHECKING:
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 """Bytes read of an answer (OTLP: responses are at most 4 MiB)."""
@@ -44,15 +41,15 @@ class HttpSender:
         self._used_at = 0.0
         self._proxy = proxy_of(self._parts)
 
-    def send(self, request: "ExportTraceServiceRequest", deadline: float) -> Answer:
+    def send(self, request: bytes, deadline: float) -> Answer:
         """Send a request; every failure is an answer, none is an exception.
 
         Args:
-            request: What.
+            request: What, an encoded `ExportTraceServiceRequest`.
             deadline: Monotonic seconds after which this must have returned.
         """
         is_json = self._destination.protocol == "http/json"
-        body = otlp_json(request) if is_json else request.SerializeToString()
+        body = _json(request) if is_json else request
         if len(body) > self._destination.limit_bytes:
             return Answer("too_large", f"{len(body)} bytes, and a request may have {self._destination.limit_bytes}")
         headers = {"content-type": "application/json" if is_json else "application/x-protobuf"}
@@ -259,3 +256,9 @@ def _authority(parts: SplitResult) -> str:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+def _json(request: bytes) -> bytes:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    return otlp_json(ExportTraceServiceRequest.FromString(request))

@@ -65,7 +65,7 @@ class SpanOutbox(Outbox):
             whole.attributes.update(observation_attributes(span, whole.attributes))
             whole.attributes.update(self._trace)
         made = message(span, whole)
-        item = Item(span, made, made.ByteSize() + 8, position.path.name, position.offset + position.length, whole)
+        item = Item(span, made, len(made) + 8, position.path.name, position.offset + position.length, whole)
         if item.size + ENVELOPE_BYTES > self.destination.fill_bytes:
             self.shorten(item)
         return item
@@ -84,7 +84,7 @@ class SpanOutbox(Outbox):
         if room < SMALLEST_BYTES:
             return False
         item.content = message(span, cut(item.source, room))
-        item.size = item.content.ByteSize() + 8
+        item.size = len(item.content) + 8
         return item.size < before
 
     def describe(self, item: Item) -> Mapping[str, Any]:

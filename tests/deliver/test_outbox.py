@@ -77,6 +77,7 @@ def test_memory_does_not_grow_with_the_events_of_a_long_span(receiver, tmp_path)
     assert len(root.events) > 1000
 
 
+@pytest.mark.slow
 def test_events_of_a_span_beyond_what_a_page_shows_are_counted(receiver, tmp_path):
     spanfold.configure(otlp=False)
     with spanfold.run("sent", dir=tmp_path / "run") as run:

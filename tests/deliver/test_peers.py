@@ -150,6 +150,7 @@ def test_a_delivery_ends_in_time_when_the_peer_reads_slowly(tmp_path):
         assert time.monotonic() - begun < 5
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-040")
 def test_a_name_server_that_hangs_holds_up_neither_delivery_nor_exit(tmp_path):
     unsent(tmp_path / "run")
@@ -263,6 +264,7 @@ def test_what_arrived_before_a_failure_is_not_sent_again_also_by_another_process
         assert len({s.span_id for s in receiver.spans}) == len(receiver.spans) == 63
 
 
+@pytest.mark.slow
 def test_a_destination_that_is_down_takes_no_time_from_another(tmp_path, monkeypatch):
     """Both are asked at once: the second one does not wait for the first to give up."""
     from spanfold.testing import LoopbackLangfuse
@@ -299,6 +301,7 @@ def test_only_one_sends_while_the_run_is_recorded(tmp_path, monkeypatch):
         assert sorted(s.name for s in receiver.spans) == ["M1", "sent"]
 
 
+@pytest.mark.slow
 def test_two_shells_at_once_send_everything_once(tmp_path):
     unsent(tmp_path / "runs" / "run", 2000)
     with LoopbackOtlpReceiver() as receiver:
@@ -316,6 +319,7 @@ def test_two_shells_at_once_send_everything_once(tmp_path):
         assert subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_delivers_leaves_the_rest_to_the_next(tmp_path):
     unsent(tmp_path / "run", 1500)
     with LoopbackOtlpReceiver() as receiver:
@@ -348,6 +352,7 @@ def test_progress_says_how_much_is_left(tmp_path):
     assert [(one.sent, one.waiting) for one in told] == [(512, 589), (1024, 77), (1101, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.case("C-039")
 def test_a_process_that_forks_and_exits_in_every_way_sends_each_span_once(tmp_path):
     program = (
@@ -371,6 +376,7 @@ def test_a_process_that_forks_and_exits_in_every_way_sends_each_span_once(tmp_pa
     assert names == ["M1"] * 3 + ["execute_tool child"] * 3 + ["sent"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_a_fork_while_spans_are_sent_hangs_neither_side(tmp_path, protocol):
     program = (

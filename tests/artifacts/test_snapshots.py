@@ -156,11 +156,15 @@ def test_what_is_no_directory_gives_none(root: SafeRoot, workspace: Path) -> Non
 def test_a_workspace_around_the_run_does_not_copy_its_own_copies(tmp_path: Path) -> None:
     root = SafeRoot(tmp_path / "work/run", create=True)
     (tmp_path / "work/plot.png").write_bytes(b"p")
+    for ours in ("journal/a.log", ".spanfold/backfill/b.txt"):
+        (root.path / ours).parent.mkdir(parents=True)
+        (root.path / ours).write_text("records of ours")
 
     first = taken(root, tmp_path / "work")
     second = taken(root, tmp_path / "work")
 
     assert second.to_dict() == first.to_dict()
+    assert "records of ours" not in str(first.to_dict())
     assert len(copies(root)) == 1
 
 

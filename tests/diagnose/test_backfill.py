@@ -235,6 +235,21 @@ def test_events_without_numbers_are_taken_in_the_order_of_their_times(tmp_path: 
     assert all(found[seq].end_ns < found[seq + 1].end_ns for seq in range(1, 5))
 
 
+def test_events_of_two_loggers_that_share_a_number_are_all_kept(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    document = json.loads((tmp_path / "M1/log.json").read_text())
+    document["model_calls"] += document["model_calls"]
+    (tmp_path / "M1/log.json").write_text(json.dumps(document))
+
+    first = outbox_of(tmp_path)
+    before = tree(first.run_dir)
+    outbox_of(tmp_path)
+
+    spans = spans_of(first.run_dir)
+    assert len(spans) == len({span.span_id for span in spans}) == 7
+    assert tree(first.run_dir) == before
+
+
 def test_a_document_that_is_damaged_costs_its_own_events(seed_run: Path) -> None:
     whole = len(events(seed_run))
     lost = sum(len(rows) for rows in documents(seed_run)["M2/log.json"].values())

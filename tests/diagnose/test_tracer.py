@@ -1,5 +1,6 @@
 """The tracer: its modes, what it records, what becomes of it when the program is killed, and what is sent."""
 
+import contextlib
 import json
 import logging
 import signal
@@ -17,7 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spanfold
-from spanfold.diagnose import DiagnosticTracer, RunLogger, artifact_refs, make_envelope, service_trace_id
+from spanfold.diagnose import (
+    DiagnosticTracer,
+    RunLogger,
+    artifact_refs,
+    backfill,
+    make_envelope,
+    service_trace_id,
+)
+from spanfold.errors import LockedError
+from spanfold.instrument import losses
 from spanfold.journal import fields, read_journal
 from spanfold.model import Span
 from spanfold.testing import LoopbackOtlpReceiver, Reply, wait_until
@@ -46,6 +56,19 @@ def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spans_of(run_dir: Path) -> list[Span]:
     return [record for record in read_journal(run_dir).records if isinstance(record, Span)]
+
+
+def backfilled(run_dir: Path) -> dict[str, int | str]:
+    """Send a run as soon as the thread that sent it before has let go of it."""
+    found: list[dict[str, int | str]] = []
+
+    def is_sent() -> bool:
+        with contextlib.suppress(LockedError):
+            found.append(backfill(run_dir))
+        return bool(found)
+
+    wait_until(is_sent, 20)
+    return found[0]
 
 
 # -- modes
@@ -174,9 +197,7 @@ def test_what_did_not_arrive_waits_beside_the_journal_and_is_sent_once_later(
     refused = len(langfuse.spans)
     langfuse.reply = Reply()
 
-    from spanfold.diagnose import backfill
-
-    first, second = backfill(tmp_path / "run"), backfill(tmp_path / "run")
+    first, second = (backfilled(tmp_path / "run") for _ in range(2))
 
     assert refused == 0
     assert first["pending"] == 0
@@ -457,6 +478,23 @@ def test_a_flush_of_a_tracer_without_records_is_over_at_once(tmp_path: Path) -> 
 
     assert time.monotonic() - begun < 10
     assert not (tmp_path / "run").exists()
+
+
+def test_a_place_that_cannot_be_written_costs_the_records_and_not_the_program(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    tracer = DiagnosticTracer(mode="offline", outbox_path=tmp_path / "file" / "below")
+
+    tracer.start_trace("m", "b")
+    tracer.end_span(tracer.start_span("s", "M1"))
+    tracer.log_generation("g", "m", "p", "c")
+    tracer.log_score("s", 1)
+    tracer.record_event({"event": "probe"}, event_seq=1)
+    tracer.flush()
+    tracer.end_trace()
+
+    with pytest.raises(ValueError, match="float"):
+        tracer.log_score("s", "many")  # type: ignore[arg-type]
+    assert losses["spans of a tracer"] > 0
 
 
 # -- the trace of a loop

@@ -34,6 +34,7 @@ COPY_BYTES: Final = 1 << 30
 """int, bytes. Larger files are not copied by default."""
 ENTRIES: Final = 100_000
 """int. Entries of a workspace looked at by default."""
+_OURS: Final = ("journal", ".spanfold")
 _NOTES: Final = ("<skipped: ", "<could not ")
 
 
@@ -150,7 +151,9 @@ class _Taking:
     def __init__(self, root: SafeRoot, folder: str, keep: bool, limits: SnapshotLimits, scrub: Scrub) -> None:
         self.out = WorkspaceSnapshot()
         self._root, self._folder, self._keep, self._limits, self._scrub = root, folder, keep, limits, scrub
-        self._target = os.path.join(os.path.realpath(root.path), *folder.split("/"))
+        run = os.path.realpath(root.path)
+        # Our own copies and records, when the workspace is around the run: each snapshot would hold those before it.
+        self._ours = {os.path.join(run, *ours.split("/")) for ours in (folder, *_OURS)}
 
     def everything(self, source: SafeRoot) -> None:
         where = os.path.realpath(source.path)
@@ -169,8 +172,7 @@ class _Taking:
             self.out.problem = f"it holds more than {self._limits.entries} entries; the rest was not looked at"
 
     def _is_for_us(self, source: SafeRoot, where: str, entry: WalkEntry) -> bool:
-        # Our own copies, when the workspace is around the run: each snapshot would copy those of the one before.
-        if os.path.join(where, *entry.path.split("/")) == self._target:
+        if os.path.join(where, *entry.path.split("/")) in self._ours:
             return False
         try:
             source.subroot(entry.path)

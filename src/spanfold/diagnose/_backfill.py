@@ -10,7 +10,8 @@ documents are read and never touched.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from typing import Final
 from spanfold import names
 from spanfold.diagnose._documents import Documents, Event, epoch_ns, find_documents, number, read_documents
 from spanfold.diagnose._envelope import artifact_refs, event_id, service_trace_id
-from spanfold.diagnose._rooms import rooms
+from spanfold.diagnose._rooms import Delivered, rooms
 from spanfold.errors import JournalError, JournalMissing
 from spanfold.fs import FileLock, SafeRoot
 from spanfold.instrument import state, version
@@ -83,15 +84,37 @@ def backfill(
     if dry_run:
         return {**found, "pending": len(documents.events), "published": 0}
     outbox = write_outbox(documents)
-    settled = rooms().deliver_to_langfuse(
-        outbox.run_dir, os.environ if environ is None else environ, timeout_s=timeout_s
-    )
-    spans = next((one for one in settled if one.destination == "langfuse"), None)
+    spans = next((one for one in _send(outbox, environ, timeout_s) if one.destination == "langfuse"), None)
     if spans is None:
         return {**found, "pending": len(documents.events), "published": 0}
     pending = outbox.events_in(spans.waiting)
     published = outbox.events_in(spans.sent + spans.refused + spans.waiting) - pending - spans.refused
     return {**found, "pending": pending, "published": max(0, published)}
+
+
+def send_all(run_dir: str | Path, *, environ: Mapping[str, str] | None, timeout_s: float) -> str:
+    """Send all of a run, scores and media too, and return why not all of it is there; empty when it is.
+
+    Raises:
+        FileNotFoundError, LockedError, JournalError, OSError: As `backfill`.
+    """
+    documents = read_documents(run_dir)
+    if not documents.events:
+        return "it has no events"
+    settled = _send(write_outbox(documents), environ, timeout_s)
+    if not settled:
+        return "no server is named: set LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL"
+    left = [
+        f"{one.destination}: {one.waiting} waiting, {one.refused} refused"
+        for one in settled
+        if one.waiting or one.refused
+    ]
+    return "; ".join(left)
+
+
+def _send(outbox: "OutboxOfRun", environ: Mapping[str, str] | None, timeout_s: float) -> Sequence[Delivered]:
+    variables = os.environ if environ is None else environ
+    return rooms().deliver_to_langfuse(outbox.run_dir, variables, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +194,8 @@ class _Writing:
         self._documents = documents
         self._folder = run_dir / "journal"
         self._trace = service_trace_id(documents.trace_id).encode()
-        self._root_id = _span_id(documents.trace_id, 0, "run")
+        self._root_id = _span_id(documents.trace_id, 0, "run", 0)
+        self._ids = _ids(documents)
         self._there = self._known()
         times = [ns for event in documents.events if (ns := epoch_ns(event.get("ts"))) is not None]
         self._end_ns = max(times, default=0)
@@ -196,9 +220,7 @@ class _Writing:
         Raises:
             JournalError: The disk does not take it.
         """
-        missing = [
-            event for event in self._documents.events if _id_of(event, self._documents).decode() not in self._there
-        ]
+        missing = [index for index, span_id in enumerate(self._ids) if span_id.decode() not in self._there]
         is_new = self._root_id.decode() not in self._there
         if not missing and not is_new:
             return
@@ -216,9 +238,9 @@ class _Writing:
             self._values(journal)
         parents = _parents(self._documents)
         last_ns = self._start_ns
-        for event in missing:
-            last_ns = epoch_ns(event.get("ts")) or last_ns
-            self._event(journal, event, parents, last_ns)
+        for index in missing:
+            last_ns = epoch_ns(self._documents.events[index].get("ts")) or last_ns
+            self._event(journal, index, parents.get(index), last_ns)
         if is_new:
             self._end(journal)
         mine = journal.position.file
@@ -272,13 +294,13 @@ class _Writing:
             )
             journal.event(body, passes)
 
-    def _event(self, journal: Journal, event: Event, parents: Mapping[int, Event], end_ns: int) -> None:
-        above = parents.get(event["event_seq"])
+    def _event(self, journal: Journal, index: int, above: int | None, end_ns: int) -> None:
+        event = self._documents.events[index]
         error = event.get("error")
         body, passes = journal.encoder.span(
             trace_id=self._trace,
-            span_id=_id_of(event, self._documents),
-            parent_span_id=_id_of(above, self._documents) if above else self._root_id,
+            span_id=self._ids[index],
+            parent_span_id=self._root_id if above is None else self._ids[above],
             name=_span_name(event),
             otel_kind=3 if event["event"] == "model_call" else 1,
             start_ns=end_ns - _took_ns(event),
@@ -331,13 +353,21 @@ class _Writing:
         journal.span(body, passes)
 
 
-def _span_id(trace_id: str, event_seq: int, event: str) -> bytes:
-    found = hashlib.sha256(f"{trace_id}:{event_seq}:{event}".encode("utf-8", "replace")).hexdigest()[:16]
-    return found.encode()
+def _span_id(trace_id: str, event_seq: int, event: str, occurrence: int) -> bytes:
+    again = f":{occurrence}" if occurrence else ""
+    found = hashlib.sha256(f"{trace_id}:{event_seq}:{event}{again}".encode("utf-8", "replace")).hexdigest()
+    return found[:16].encode()
 
 
-def _id_of(event: Event, documents: Documents) -> bytes:
-    return _span_id(documents.trace_id, event["event_seq"], str(event["event"]))
+def _ids(documents: Documents) -> list[bytes]:
+    """Return the span id of each event; of events that share number and name, which two loggers can make, one each."""
+    seen: Counter[tuple[int, str]] = Counter()
+    found: list[bytes] = []
+    for event in documents.events:
+        key = event["event_seq"], str(event["event"])
+        found.append(_span_id(documents.trace_id, *key, seen[key]))
+        seen[key] += 1
+    return found
 
 
 def _took_ns(event: Event) -> int:
@@ -376,25 +406,25 @@ def _model_attributes(event: Event) -> dict[str, AttributeValue]:
     return made
 
 
-def _parents(documents: Documents) -> dict[int, Event]:
-    """Return the event each model call belongs to, by sequence number.
+def _parents(documents: Documents) -> dict[int, int]:
+    """Return which event each model call belongs to, both by their place among the events.
 
     Calls of an analyzer come before the probe that tells of them, questions to
     a judge after the event that tells of those (DL 4.4, 7.9).
     """
-    found: dict[int, Event] = {}
-    waiting: dict[str, list[Event]] = {}
-    latest: dict[str, Event] = {}
-    for event in documents.events:
+    found: dict[int, int] = {}
+    waiting: dict[str, list[int]] = {}
+    latest: dict[str, int] = {}
+    for index, event in enumerate(documents.events):
         stage = str(event["stage"])
         if stage not in STAGES:
             continue
         if event["event"] != "model_call":
-            latest[stage] = event
+            latest[stage] = index
             if event["event"] == "probe":
-                found.update({call["event_seq"]: event for call in waiting.pop(stage, [])})
+                found.update(dict.fromkeys(waiting.pop(stage, []), index))
         elif "role" in event and stage in latest:
-            found[event["event_seq"]] = latest[stage]
+            found[index] = latest[stage]
         else:
-            waiting.setdefault(stage, []).append(event)
+            waiting.setdefault(stage, []).append(index)
     return found

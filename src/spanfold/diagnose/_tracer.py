@@ -140,6 +140,49 @@ class DiagnosticTracer(LoopTracer):
 
     # -- records
 
+    def start_span(
+        self,
+        name: str,
+        stage: str,
+        input_data: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        parent_id: str | None = None,
+    ) -> str:
+        """Start a span and return its id; an empty one when it cannot be recorded."""
+        with losing_only("spans of a tracer"):
+            return super().start_span(name, stage, input_data, metadata, parent_id)
+        return ""
+
+    def end_span(self, span_id: str, output_data: Any = None, status: str = "completed") -> None:
+        """End a span; an id that is not known is passed over."""
+        with losing_only("spans of a tracer"):
+            super().end_span(span_id, output_data, status)
+
+    def log_generation(
+        self,
+        name: str,
+        model: str,
+        prompt: Any,
+        completion: Any,
+        span_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Record what a model was asked and said, and return its id; an empty one when it cannot be recorded."""
+        with losing_only("generations of a tracer"):
+            return super().log_generation(name, model, prompt, completion, span_id, metadata, usage)
+        return ""
+
+    def log_score(self, name: str, value: float, comment: str = "", span_id: str | None = None) -> None:
+        """Record a score of a span, or of the run.
+
+        Raises:
+            ValueError, TypeError: The value is no number.
+        """
+        number_given = float(value)
+        with losing_only("scores of a tracer"):
+            super().log_score(name, number_given, comment, span_id)
+
     def start_trace(
         self, model: str, benchmark: str, n_cases: int = 0, metadata: Mapping[str, Any] | None = None
     ) -> None:

@@ -4,10 +4,13 @@ import asyncio
 import copy
 import enum
 import inspect
+import json
 import logging
 import multiprocessing
 import pickle
+import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import pytest
 from evalrx.eval_agent.model_instrumentation import InstrumentedModel as SeedProxy
 
-from spanfold.diagnose import InstrumentedModel
+from spanfold.diagnose import InstrumentedModel, RunLogger
 
 
 class Capability(enum.Enum):
@@ -460,3 +463,38 @@ def test_a_process_pool_calls_the_model_through_its_stand_in() -> None:
         assert pool.apply(_generate, (proxied(Model(), Log()),)) == ("out {}", "Model(0.5)")
         pool.close()
         pool.join()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.contract("DL-113", "DL-116")
+def test_a_loop_of_evalrx_with_our_stand_in_logs_the_calls_it_logs_with_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tests.diagnose.loops import LOOPS
+
+    def calls(name: str, proxy_type: Any) -> list[Any]:
+        users = [
+            module
+            for key, module in sys.modules.items()
+            if key.startswith("evalrx.")
+            and getattr(module, "InstrumentedModel", None) in (SeedProxy, InstrumentedModel)
+        ]
+        assert users
+        for module in users:
+            monkeypatch.setattr(module, "InstrumentedModel", proxy_type)
+        log = RunLogger(tmp_path / name, observability_mode="offline")
+        LOOPS["fixed"](log)
+        log.close()
+        documents = [json.loads(path.read_text()) for path in sorted((tmp_path / name).glob("M*/log.json"))]
+        rows = [row for document in documents for row in document.get("model_calls", [])]
+        keys = ("stage", "analyzer", "role", "method", "operation", "inputs", "output", "kwargs", "error", "case_id")
+        return sorted(json.dumps({key: row.get(key) for key in keys}) for row in rows)
+
+    monkeypatch.setenv("SPANFOLD_STATE_DIR", str(tmp_path / "state"))
+    ours, seed = calls("ours", InstrumentedModel), calls("seed", SeedProxy)
+
+    assert len(ours) > 10
+    assert ours == seed

@@ -5,26 +5,29 @@
     python -m bench --json             one JSON document
 
 `delivery` needs the collector of `make services`. Each is also a module of its own: bench.overhead, bench.journal,
-bench.growth, bench.delivery, bench.bench_redact.
+bench.growth, bench.delivery, bench.diagnose, bench.bench_redact. `diagnose` takes some minutes, nearly all of them
+for the logger ours is compared with.
 """
 
 import argparse
 import json
 import sys
 
-from bench import delivery, growth, journal, overhead
+from bench import delivery, diagnose, growth, journal, overhead
 
 BENCHMARKS = {
     "overhead": overhead.measure,
     "journal": journal.measure,
     "growth": growth.measure,
     "delivery": delivery.measure,
+    "diagnose": diagnose.measure,
 }
 RENDER = {
     "overhead": overhead.render,
     "journal": journal.render,
     "growth": growth.render,
     "delivery": delivery.render,
+    "diagnose": diagnose.render,
 }
 
 

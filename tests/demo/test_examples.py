@@ -30,7 +30,8 @@ def test_an_example_runs_alone_and_leaves_a_finished_run(example, tmp_path):
 
     assert runs
     for document in runs:
-        record = json.loads(document.read_text(encoding="utf-8"))
+        facts = document.with_name("spanfold.json")  # of a diagnose loop, whose run.json is as its contract says
+        record = json.loads((facts if facts.exists() else document).read_text(encoding="utf-8"))
         assert record["run"]["status"] == "completed"
         assert record["open"] == {}
 

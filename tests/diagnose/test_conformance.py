@@ -13,7 +13,6 @@ from tests.diagnose.script import STAGES, documents, normal, play, play_edges
 pytest.importorskip("evalrx", reason="a test dependency: pip install evalrx==0.1.2")
 from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 
-
 pytestmark = pytest.mark.slow
 
 
@@ -37,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 WARNED: dict[str, list[str]] = {}
 
 
-# What is ours alone, or allowed to differ: each entry is one sentence of docs/decisions/0007-diagnose-loop-choices.md.
+# What is ours alone, or allowed to differ: each entry is one sentence of docs/decisions/0009-diagnose-loop-choices.md.
 ADDITIVE = {
     "file_facts",
     "artifacts_not_stored",

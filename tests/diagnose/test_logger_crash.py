@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+import spanfold
 from spanfold.diagnose import RunLogger
 from spanfold.errors import LockedError
 from spanfold.fold import check_documents, fold_run, show_run
 from spanfold.journal import journal_files, open_journals, recover_run, verify_journal
 from tests.diagnose.script import analysis, documents, events, hypothesis, intervention, play
 from tests.instrument.programs import Program, run
-from tests.journal.kernel import fill, small_disk
+from tests.journal.kernel import Flush, fill, small_disk, watched
 
 LOOP = """
 import os, sys, threading, time
@@ -387,3 +388,58 @@ def test_a_logger_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == []
     assert open_journals() == []
     assert journal_files(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-145", "DL-126")
+def test_memory_and_the_cost_of_a_call_do_not_grow_with_the_number_of_calls(tmp_path: Path) -> None:
+    program = (
+        LOOP
+        + """
+import resource
+def work(first):
+    for i in range(first, first + 1000):
+        log.log_model_call(cycle=0, analyzer=f"a{i % 8}", call_index=i, method="generate", inputs="x" * 20_000, kwargs={},
+                           output="y" * 5_000, duration_sec=0.01, error=None)
+    log.log_stage_skipped("M4", "told")  # everything before it is in its document now
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.thread_time()
+work(0)
+begun = [work(1000)]
+for first in (2000, 3000, 4000):
+    begun.append(work(first))
+log.close()
+print([b[0] for b in begun], [y[1] - x[1] for x, y in zip(begun, begun[1:])])
+"""
+    )
+
+    memory, seconds = (
+        json.loads(part) for part in run(program, tmp_path / "run").out.replace("] [", "]\n[").splitlines()
+    )
+
+    assert memory[-1] - memory[0] < 20_000, "kilobytes, for 75 megabytes of calls"
+    # Processor time of the calling thread, the rewrite of the document included; a guard, not a measurement.
+    assert seconds[-1] < 3 * seconds[0] + 0.5
+    assert len(documents(tmp_path / "run")["M1/log.json"]["model_calls"]) == 5000
+
+
+@pytest.mark.contract("DL-130")
+def test_with_durability_machine_an_event_was_flushed_to_the_device_when_its_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPANFOLD_DURABILITY", "machine")
+    spanfold.configure()
+    log = RunLogger(tmp_path / "run", observability_mode="offline")
+
+    def act(flushes: list[Flush]) -> tuple[list[Flush], list[Flush], int]:
+        log.log_stage_skipped("M4", "r")
+        [place] = open_journals()
+        size = sum(path.stat().st_size for path in journal_files(place.journal))
+        return [f for f in flushes if f.path.name.endswith(".otlp.jsonl")], list(flushes), size
+
+    journal, everything, size = watched(act)
+    log.close()
+    monkeypatch.delenv("SPANFOLD_DURABILITY")
+    spanfold.configure()
+
+    assert journal[-1].size == size
+    assert any("log.json" in str(flush.path) for flush in everything), "and so is its document"

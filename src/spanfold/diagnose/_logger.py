@@ -142,6 +142,7 @@ class RunLogger:
         self._late_sessions = 0
         self._console = Console(verbose=verbose, narrate=narrate)
         self._mode = mode
+        self._validates = bool(os.environ.get("EVALRX_VALIDATE_LOG"))
         self.run_dir = Path(run_dir) if run_dir is not None else default_run_dir()
         """The directory, exactly as it was given."""
         self._folder = Path(os.path.abspath(self.run_dir))
@@ -226,7 +227,7 @@ class RunLogger:
 
     def _validated(self, event: str, record: Mapping[str, Any]) -> None:
         """Warn of a record that the published schema refuses, when that was asked for (DL 4.5)."""
-        if os.environ.get("EVALRX_VALIDATE_LOG"):
+        if self._validates:
             for complaint in complaints(event, record):
                 self._problem(f"the {event} event does not match the schema: {complaint}")
 

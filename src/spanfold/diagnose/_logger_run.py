@@ -72,7 +72,7 @@ class LoopRun(Run):
         self.is_late = is_late
         self._home = home
         self._writer = 0
-        self._last_ns = 0
+        self._last_ns = self._event_ns = 0
         self._stages: dict[tuple[str, int | None], OpenStage] = {}
         fields: dict[str, Any] = {"layout": NAME, "diagnose.trace_id": trace_id}
         if is_late:
@@ -84,6 +84,7 @@ class LoopRun(Run):
     def begin(self) -> None:
         """Note that this thread is recording an event: documents wait until all of it is in the journal."""
         self._writer = threading.get_ident()
+        self._event_ns = 0
 
     def end_of_event(self, *, is_urgent: bool) -> None:
         """Note that the event is recorded, and have it in its documents unless it may wait."""
@@ -99,8 +100,14 @@ class LoopRun(Run):
             super().recorded(kind)
 
     def moment(self) -> int:
-        """Return the wall clock in nanoseconds, never earlier than before: the order of events is that of their times."""
+        """Return the wall clock in nanoseconds, never earlier than before: the order of events is that of their times.
+
+        Everything that is told with one event was told at one moment.
+        """
+        if self._writer and self._event_ns:
+            return self._event_ns
         self._last_ns = max(self._last_ns, time.time_ns())
+        self._event_ns = self._last_ns
         return self._last_ns
 
     # -- records

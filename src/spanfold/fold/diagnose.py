@@ -151,10 +151,10 @@ class DiagnoseFamily:
         return record
 
     def _payload(self, entry: Entry, event: str) -> dict[str, Any]:
+        if event == "model_call":
+            return self._model_call(entry, entry.fields)
         fields = {k: v for k, v in entry.fields.items() if not k.startswith(names.DL_FIELD)}
         ts = fields.pop("ts", entry.ts)
-        if event == "model_call":
-            return self._model_call(entry, ts, fields)
         if event == "unrouted":
             found = {"key": fields.pop("key", None), "tag": fields.pop("tag", None), "ts": ts}
             if "stage" in fields:
@@ -168,8 +168,8 @@ class DiagnoseFamily:
             fields["n_model_calls"], self._since_probe = self._since_probe, 0
         return {"ts": ts, **fields}
 
-    def _model_call(self, entry: Entry, ts: Any, fields: dict[str, Any]) -> dict[str, Any]:
-        record: dict[str, Any] = {"ts": ts, "cycle": fields.get("cycle")}
+    def _model_call(self, entry: Entry, fields: Mapping[str, Any]) -> dict[str, Any]:
+        record: dict[str, Any] = {"ts": entry.ts, "cycle": fields.get("cycle")}
         if "role" in fields:
             record["role"], record["operation"] = fields["role"], fields.get("operation")
             record["inputs"], record["output"] = entry.input, entry.output

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spanfold.diagnose import RunLogger, backfill, outbox_of
 from spanfold.errors import LockedError
@@ -22,7 +24,7 @@ from spanfold.testing import LoopbackOtlpReceiver, Reply
 from tests.diagnose.script import documents, events, play
 
 TRACES = "/api/public/otel/v1/traces"
-DOCUMENTS = ("run.json", "M1/log.json", "M2/log.json", "M3/log.json", "M4/log.json", "M5/log.json")
+ENVELOPE = ("ts", "event", "schema_version", "trace_id", "event_seq", "stage", "span_id")
 
 
 @pytest.fixture(scope="module")
@@ -364,3 +366,89 @@ def test_the_environment_of_the_process_names_the_server(
 
     assert backfill(tmp_path)["published"] == 2
     assert os.environ["LANGFUSE_SECRET_KEY"] not in "".join(map(repr, langfuse.spans))
+
+
+# -- whatever documents hold
+
+words = st.text(st.characters(categories=("Lu", "Ll", "Nd", "Zs", "Po", "Sm")), max_size=8)
+# Names of the envelope are not payload; `diagnose.` is what the recorder itself puts in front of facts about a record.
+names = words.filter(
+    lambda name: name not in {*ENVELOPE, "n_model_calls", "notes"} and not name.startswith("diagnose.")
+)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 80), 1 << 80)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=6,
+)
+payloads = st.dictionaries(
+    names
+    | st.sampled_from(["kind", "name", "input", "output", "field.x", "json_fields", "cycle", "duration_sec", "error"]),
+    values,
+    max_size=5,
+)
+rows = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [("M2", "analysis"), ("M3", "diagnosis"), ("M5", "experiment"), ("M5", "tool_codegen"), ("RUN", "loop_end")]
+        ),
+        payloads,
+        st.integers(0, 10**6),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(found=rows)
+def test_records_of_any_content_come_back_from_the_journal_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, found: list[tuple[tuple[str, str], dict[str, Any], int]]
+) -> None:
+    place = tmp_path_factory.mktemp("b")
+    made: dict[str, dict[str, Any]] = {"run.json": {"trace_id": "ab" * 16, "run_start": None}, "M1/log.json": {}}
+    micros = 0
+    for seq, ((stage, event), payload, step) in enumerate(found, start=1):
+        micros += step
+        moment = datetime.fromtimestamp(1_700_000_000 + micros // 10**6, UTC)
+        ts = f"{moment:%Y-%m-%dT%H:%M:%S}.{micros % 10**6:06d}+00:00"
+        label = {"analysis": "m2", "diagnosis": "m3"}.get(event)
+        cycle = payload.get("cycle")
+        record = {
+            "ts": ts,
+            **payload,
+            "event": event,
+            "schema_version": 6,
+            "trace_id": "ab" * 16,
+            "event_seq": seq,
+            "stage": stage,
+            "span_id": f"c{-1 if cycle is None else cycle}.{label}" if label else f"{stage.lower()}.{event}.{seq}",
+        }
+        document = "run.json" if stage == "RUN" else f"{stage}/log.json"
+        made.setdefault(document, {}).setdefault(event, []).append(record)
+    for path, document in made.items():
+        (place / "run" / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / "run" / path).write_text(json.dumps(document), encoding="utf-8")
+
+    fold_run(outbox_of(place / "run").run_dir, into=place / "folded")
+
+    for path, document in made.items():
+        folded = without_ours(json.loads((place / "folded" / path).read_text(encoding="utf-8")))
+        for bucket, records in document.items():
+            assert folded[bucket] == records
+
+
+def test_documents_of_ours_whose_journal_is_gone_are_made_a_journal_again(tmp_path: Path) -> None:
+    with RunLogger(tmp_path / "run", observability_mode="offline") as log:
+        log.log_run_start({"model": "m"})
+        log.log_model_exchange(
+            "M3", role="judge", operation="generate", inputs={"q": [1]}, output="a", duration_sec=1.0
+        )
+    before = without_ours(documents(tmp_path / "run"))
+    shutil.rmtree(tmp_path / "run/journal")
+
+    fold_run(outbox_of(tmp_path / "run").run_dir, into=tmp_path / "folded")
+
+    assert without_ours(documents(tmp_path / "folded")) == before

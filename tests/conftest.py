@@ -77,8 +77,10 @@ def guest(_scratch: Path) -> Iterator[None]:
     os.chdir(home)
     yield
     # Process-global by design (configure), so that no test inherits another's journal. A test that never imported spanfold pays nothing.
-    if shutdown := getattr(sys.modules.get("spanfold"), "shutdown", None):
-        shutdown()
+    if instrument := sys.modules.get("spanfold.instrument"):
+        for run in tuple(instrument.state.runs.values()):  # a loop that never closed its logger
+            run.close()
+        instrument.shutdown()
     os.chdir(folder)
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]

@@ -511,7 +511,7 @@ with spanfold.run("r", dir={str(where)!r}) as run, spanfold.stage("s") as s:
     with spanfold.tool("t", arguments=1) as t: t.result(2)
     spanfold.score("a", 1); spanfold.artifact("a", "text"); spanfold.event("e")
     assert spanfold.child_env({{"A": "1"}}) == {{**os.environ, "A": "1"}}
-assert spanfold.flush() == (0, 0, 0, 0, 0, 0)
+assert spanfold.flush() == (0, 0, 0, 0, 0, 0, {{}})
 assert not os.path.exists({str(where)!r})
 """,
         **{variable: "true"},

@@ -103,6 +103,8 @@ def observation_attributes(span: Span, attributes: Mapping[str, Any]) -> dict[st
     """
     observation = type_of(attributes)
     told = fields(span)
+    if isinstance(attributes.get(names.STAGE), str):
+        told = {"stage": attributes[names.STAGE], **told}
     out: dict[str, Any] = {"langfuse.observation.type": observation}
     if attributes.get(names.CONTENT) != "local":
         given, returned = _content(span, observation)

@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from spanfold.deliver._answer import Answer
 from spanfold.deliver._destination import Destination
 from spanfold.deliver._encode import request
-from spanfold.deliver._grpc import GrpcSender
-from spanfold.deliver._http import HttpSender
 from spanfold.deliver._outbox import Item, Outbox
 from spanfold.model import Span
+
+if TYPE_CHECKING:
+    from spanfold.deliver._grpc import GrpcSender
+    from spanfold.deliver._http import HttpSender
 
 BROKEN_PAUSE_S: Final = 60.0
 """Seconds until records are sent again to a server that failed on every one of them."""
@@ -41,20 +43,34 @@ class OtlpSender:
     """Sends spans over OTLP."""
 
     def __init__(self, destination: Destination) -> None:
-        self._timeout_s = destination.timeout_s
-        self._carrier = GrpcSender(destination) if destination.protocol == "grpc" else HttpSender(destination)
+        self._destination = destination
+        self._carrier: GrpcSender | HttpSender | None = None
 
     def send(self, items: Sequence[Item], deadline: float) -> Answer:
         """Send items in one request."""
         now = time.monotonic()
         if deadline <= now:
             return Answer("retry", "no time left")
+        if self._carrier is None:
+            self._carrier = _carrier(self._destination)
         spans = [(cast("Span", item.record), item.content) for item in items]
-        return self._carrier.send(request(spans), min(deadline, now + self._timeout_s))
+        return self._carrier.send(request(spans), min(deadline, now + self._destination.timeout_s))
 
     def close(self) -> None:
         """Let the connection go."""
-        self._carrier.close()
+        if self._carrier is not None:
+            self._carrier.close()
+
+
+def _carrier(destination: Destination) -> "GrpcSender | HttpSender":
+    # Here and not above: TLS or gRPC are loaded by the thread that sends, and not by the program that opens a run.
+    if destination.protocol == "grpc":
+        from spanfold.deliver._grpc import GrpcSender
+
+        return GrpcSender(destination)
+    from spanfold.deliver._http import HttpSender
+
+    return HttpSender(destination)
 
 
 def deliver_batch(outbox: Outbox, sender: Sender, deadline: float) -> Answer:

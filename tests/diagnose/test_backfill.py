@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanfold.diagnose import RunLogger, backfill, outbox_of
@@ -403,6 +403,8 @@ rows = st.lists(
 )
 
 
+@pytest.mark.slow
+@settings(max_examples=60)
 @given(found=rows)
 def test_records_of_any_content_come_back_from_the_journal_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, found: list[tuple[tuple[str, str], dict[str, Any], int]]

@@ -202,8 +202,7 @@ def render(result: dict[str, Any]) -> str:
     rate, replay = result["rate"], result["replay"]
     return "\n".join(
         [
-            f"delivery, {rate['spans']:,} spans of {rate['span_bytes']:,} bytes to a real collector, "
-            f"medians of {rate['rounds']} interleaved rounds",
+            f"delivery, {rate['spans']:,} spans of {rate['span_bytes']:,} bytes, {rate['rounds']} interleaved rounds",
             f"{'':24}{'spans/s':>10}{'CPU µs/span':>13}",
             f"{'spanfold, from journal':24}{rate['ours_spans_per_s']:10,.0f}{rate['ours_cpu_us']:13.1f}",
             f"{'official, from memory':24}{rate['official_spans_per_s']:10,.0f}{rate['official_cpu_us']:13.1f}",

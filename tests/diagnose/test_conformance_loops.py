@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from bench.diagnose import measured
 from spanfold.diagnose import RunLogger
 from spanfold.fold import check_documents
 from spanfold.journal import verify_journal
@@ -132,6 +133,14 @@ def test_a_run_context_finalises_with_our_logger_in_its_place(tmp_path: Path) ->
     facts = manifest["file_facts"]["M1/log.json"]
     assert facts["size_bytes"] == (tmp_path / "run" / "M1" / "log.json").stat().st_size
     assert verify_journal(tmp_path / "run").sealed
+
+
+@pytest.mark.contract("DL-127")
+def test_model_calls_cost_a_small_part_of_what_they_cost_the_seed() -> None:
+    # The seed's cost grows with the square: ten times at 500 calls are more than twenty at 2,100, which would take minutes.
+    seed, ours = measured("seed", 500), measured("ours", 500)
+
+    assert seed["cpu_s"] > 10 * ours["cpu_s"]
 
 
 @pytest.mark.contract("DL-125", "DL-018")

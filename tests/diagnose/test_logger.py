@@ -143,7 +143,7 @@ def test_the_instance_has_what_callers_read(tmp_path: Path) -> None:
 # -- layout
 
 
-@pytest.mark.contract("DL-013", "DL-014", "DL-015", "DL-016", "DL-019")
+@pytest.mark.contract("DL-013", "DL-014", "DL-015", "DL-016", "DL-019", "DL-047")
 def test_documents_appear_when_their_first_event_does_and_all_are_there_at_the_end(log: RunLogger) -> None:
     run_dir = log.run_dir
     assert files(run_dir) == {"run.json"}

@@ -19,7 +19,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -53,8 +53,12 @@ _loggers: "weakref.WeakSet[RunLogger]" = weakref.WeakSet()
 class _Nowhere:
     """Stands in for a run where there is none: whatever is told to it is lost, and counted already."""
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **given: _Nowhere()
+    def __getattr__(self, name: str) -> Self:
+        return self
+
+    def __call__(self, *args: Any, **given: Any) -> Self:
+        """Do nothing."""
+        return self
 
 
 class _Recording:
@@ -741,7 +745,7 @@ class RunLogger:
             return None
 
     @contextlib.contextmanager
-    def quarantine(self) -> Iterator[None]:
+    def quarantine(self) -> Generator[None]:
         """Write no document with the answers of cases while somebody works in the run directory who may not see them.
 
         Events are recorded as always, and documents of stages are written. `run.json`,

@@ -48,7 +48,8 @@ def test_langfuse_gets_the_attributes_the_page_shows(tmp_path: Path, monkeypatch
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"{_destination.HTTP_LIMIT // 1024**2} MiB over HTTP" in PAGE
     assert f"{_destination.GRPC_LIMIT / 1e6} MB over gRPC" in PAGE
-    assert f"below {_outbox.MAX_RECORDS} spans" in PAGE
+    assert f"up to {_outbox.MAX_RECORDS} spans and up to {_destination.WINDOW // 1024**2} MiB of them" in PAGE
+    assert f"{_destination.LANGFUSE_WINDOW // 1024**2} MiB to Langfuse" in PAGE
     assert f"Beyond {_spans.MAX_EVENTS:,} events" in PAGE
     assert f"{_spans.MAX_SPAN_EVENTS:,} events of one span" in PAGE
     assert f"after {_shipper.FIRST_PAUSE_S} s, then longer, up to {_shipper.MAX_PAUSE_S:.0f} s" in PAGE

@@ -1,9 +1,13 @@
 """Delivery to a Langfuse server on loopback that refuses what a real one refuses."""
 
+import base64
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -302,3 +306,76 @@ def test_no_secret_leaves_with_scores_and_media(langfuse, tmp_path):
     assert langfuse.scores and langfuse.media
     for secret in (canary.encode(), b"hunter2hunter2"):
         assert secret not in langfuse.payloads()
+
+
+# -- the server itself
+
+
+def post(server: LoopbackLangfuse, path: str, body: object, method: str = "POST", **headers: str | None) -> int:
+    token = base64.b64encode(f"{server.public_key}:{server.secret_key}".encode()).decode()
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    told = {"authorization": f"Basic {token}", "content-type": "application/json", **headers}
+    known = {name: value for name, value in told.items() if value is not None}
+    asked = urllib.request.Request(server.endpoint + path, data, known, method=method)
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+SCORE = {
+    "id": "1",
+    "traceId": "0a" * 16,
+    "observationId": "0b" * 8,
+    "name": "n",
+    "value": 1.5,
+    "dataType": "NUMERIC",
+    "timestamp": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"value": "1.5"},
+        {"dataType": "BOOLEAN"},
+        {"traceId": "0A" * 16},
+        {"observationId": "b"},
+        {"timestamp": "2026-01-01T00:00:00"},
+        {"environment": "Langfuse"},
+        {"colour": "red"},
+        {"metadata": []},
+    ],
+    ids=str,
+)
+def test_the_loopback_server_refuses_a_score_that_a_real_one_would_refuse_or_misunderstand(langfuse, wrong):
+    assert post(langfuse, "/api/public/scores", [SCORE]) == 202
+    assert post(langfuse, "/api/public/scores", [{**SCORE, **wrong}]) == 207
+    assert post(langfuse, "/api/public/scores", {**SCORE, **wrong}) == 400
+    assert len(langfuse.problems) == 2 and langfuse.scores_taken == 1
+
+
+def test_the_loopback_server_wants_its_keys_and_bytes_that_match_their_hash(langfuse):
+    assert post(langfuse, "/api/public/scores", [SCORE], authorization="Basic eDp5") == 401
+    assert post(langfuse, "/api/public/otel/v1/traces", b"{", **{"x-langfuse-ingestion-version": "5"}) == 400
+    assert post(langfuse, "/api/public/otel/v1/traces", {"resourceSpans": 1}) == 400
+    digest = base64.b64encode(hashlib.sha256(b"data").digest()).decode()
+    asked = {
+        "traceId": "0a" * 16,
+        "field": "metadata",
+        "contentType": "image/png",
+        "contentLength": 4,
+        "sha256Hash": digest,
+    }
+    assert post(langfuse, "/api/public/media", {**asked, "sha256Hash": "no"}) == 400
+    assert post(langfuse, "/api/public/media", asked) == 201
+    (media_id,) = langfuse.media
+    put = {"authorization": None, "content-type": "image/png", "x-amz-checksum-sha256": digest}
+    place = f"/store/{media_id}?signature=s"
+    report = {"uploadedAt": "2026-01-01T00:00:00Z", "uploadHttpStatus": 200}
+    assert post(langfuse, place, b"data", "PUT", **{**put, "authorization": "Basic eDp5"}) == 403
+    assert post(langfuse, place, b"DATA", "PUT", **put) == 400
+    assert post(langfuse, f"/api/public/media/{media_id}", report, "PATCH") == 400  # a success that was none
+    assert post(langfuse, place, b"data", "PUT", **put) == 200
+    assert post(langfuse, f"/api/public/media/{media_id}", report, "PATCH") == 200

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 
 import spanfold
 from spanfold.deliver import Destination, backlogs, deliver_run
+from spanfold.deliver._answer import Answer
+from spanfold.deliver._encode import request
 from spanfold.deliver._outbox import Outbox
+from spanfold.deliver._send import deliver_batch
 from spanfold.deliver._shipper import outbox_of
 from spanfold.deliver._spans import HELD_BYTES, MAX_SPAN_EVENTS
 from spanfold.journal import journal_files
@@ -75,6 +79,39 @@ def test_memory_does_not_grow_with_the_events_of_a_long_span(receiver, tmp_path)
     (root,) = (span for span in receiver.spans if span.name == "sent")
     assert [event.attributes["spanfold.text"].split(" ")[0] for event in root.events[:3]] == ["0", "1", "2"]
     assert len(root.events) > 1000
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_journal(receiver, tmp_path):
+    spanfold.configure(otlp=False)
+    with spanfold.run("sent", dir=tmp_path / "run") as run:
+        for i in range(6_000):
+            with spanfold.timed("part", phase="pass") as part:
+                part.set(text=f"{i} " + "x" * 12_000)
+    assert sum(path.stat().st_size for path in journal_files(run.dir)) > 70_000_000
+    outbox = outbox_of(run.dir, there(receiver))
+    outbox.claim()
+    tracemalloc.start()
+    try:
+        while outbox.fill():
+            deliver_batch(outbox, Taker(), time.monotonic() + 60)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    outbox.release()
+    assert outbox.sent == 6_001
+    assert peak < 8 * there(receiver).window_bytes
+
+
+class Taker:
+    """A destination that takes every request, at no cost of memory."""
+
+    def send(self, items, deadline):
+        assert request((item.record, item.content) for item in items)
+        return Answer("accepted")
+
+    def close(self):
+        pass
 
 
 @pytest.mark.slow

@@ -25,6 +25,8 @@ HTTP_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of one HTTP request: a default collector takes 20 MiB."""
 GRPC_LIMIT: Final = 3_500_000
 """Bytes of one gRPC request: a default collector takes 4 MiB."""
+WINDOW: Final = 4 * 1024 * 1024
+"""Bytes of a request with many spans: memory holds a few times as much."""
 LANGFUSE_WINDOW: Final = 2 * 1024 * 1024
 DEFAULT_TIMEOUT_S: Final = 10.0
 LANGFUSE_TRACES: Final = "/api/public/otel/v1/traces"
@@ -85,9 +87,9 @@ class Destination:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes of protobuf that a request holds when it may hold many spans."""
+        """Bytes of protobuf that a request with many spans may hold."""
         # Langfuse counts a span that is sent again twice, so a request that is lost should be a small one.
-        return min(self.fill_bytes, LANGFUSE_WINDOW) if self.setting == "langfuse" else self.fill_bytes
+        return min(self.fill_bytes, LANGFUSE_WINDOW if self.setting == "langfuse" else WINDOW)
 
     @property
     def label(self) -> str:

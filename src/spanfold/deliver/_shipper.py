@@ -225,10 +225,7 @@ class Shipper:
                 generation = self._generation
                 outboxes = list(self._outboxes)
                 held_back = time.monotonic() < self._not_before
-            drained = True
-            if not held_back:
-                for outbox in outboxes:
-                    drained = self._look_at(outbox) and drained
+            drained = held_back or self._drain_all(outboxes)
             with self._wake:
                 self._forget([outbox for outbox in self._outboxes if outbox.is_finished])
                 if drained and not held_back and generation == self._generation:
@@ -240,6 +237,18 @@ class Shipper:
                     return
                 if generation == self._generation and not self._stopping:
                     self._wake.wait(IDLE_S)
+
+    def _drain_all(self, outboxes: list[Outbox]) -> bool:
+        for outbox in outboxes:
+            if not self._look_at(outbox):
+                # The others would fare the same, and each may take as long as a request may. Next time one of them is
+                # first, so that a run which breaks the server keeps none of them waiting.
+                with self._wake:
+                    if outbox in self._outboxes:
+                        self._outboxes.remove(outbox)
+                        self._outboxes.append(outbox)
+                return False
+        return True
 
     def _end(self) -> None:
         """Note that the thread ends, and let nobody wait for it; called with the lock held."""

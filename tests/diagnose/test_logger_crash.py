@@ -12,7 +12,7 @@ import pytest
 
 import spanfold
 from spanfold.diagnose import RunLogger
-from spanfold.errors import LockedError
+from spanfold.errors import LockedError, UnsafeEntryError
 from spanfold.fold import check_documents, fold_run, show_run
 from spanfold.journal import journal_files, open_journals, recover_run, verify_journal
 from tests.diagnose.script import analysis, documents, events, hypothesis, intervention, play
@@ -443,3 +443,53 @@ def test_with_durability_machine_an_event_was_flushed_to_the_device_when_its_cal
 
     assert journal[-1].size == size
     assert any("log.json" in str(flush.path) for flush in everything), "and so is its document"
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-132", "DL-147")
+@pytest.mark.parametrize("end", ["returns", "raises", "SIGTERM"])
+def test_a_loop_that_never_closes_its_logger_leaves_everything_finished_and_in_its_directory(
+    tmp_path: Path, end: str
+) -> None:
+    ends = {
+        "returns": "",
+        "raises": "raise SystemExit('stop')",
+        "SIGTERM": "import signal; os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+    }
+    program = LOOP + 'log.log_run_start({"model": "m"}); call(1)\n' + ends[end]
+
+    run(program, tmp_path / "run", status={"returns": 0, "raises": 1, "SIGTERM": -signal.SIGTERM}[end])
+
+    assert told(tmp_path / "run") == Counter(run_start=1, model_call=1)
+    assert (tmp_path / "run" / "langfuse_trace.json").is_file()
+    assert open_journals() == []
+    assert verify_journal(tmp_path / "run").sealed
+    assert not check_documents(tmp_path / "run")
+
+
+@pytest.mark.contract("DL-137")
+def test_a_run_of_another_machine_is_not_taken_for_one_whose_process_died(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run(LOOP + 'log.log_run_start({"model": "m"}); os._exit(1)', run_dir, status=1)
+    [place] = open_journals()
+    pointer = place.folder / "pointer.json"
+    pointer.write_text(pointer.read_text(encoding="utf-8").replace(place.host, "another.example"), encoding="utf-8")
+
+    for attempt in (lambda: RunLogger(run_dir, observability_mode="offline"), lambda: recover_run(run_dir)):
+        with pytest.raises(LockedError, match=r"another\.example"):
+            attempt()
+
+    assert recover_run(run_dir, assume_dead=True).came_home
+    RunLogger(run_dir, observability_mode="offline").close()
+
+
+@pytest.mark.contract("DL-135")
+def test_a_run_of_another_kind_is_not_gone_on_with(tmp_path: Path) -> None:
+    with spanfold.run("native", dir=tmp_path / "run"):
+        pass
+    before = (tmp_path / "run" / "run.json").read_bytes()
+
+    with pytest.raises(UnsafeEntryError, match="run of another kind"):
+        RunLogger(tmp_path / "run", observability_mode="offline")
+
+    assert (tmp_path / "run" / "run.json").read_bytes() == before

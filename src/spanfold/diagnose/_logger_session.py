@@ -14,13 +14,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
+from spanfold import names
 from spanfold.diagnose._logger_adopt import adopt, foreign_documents
-from spanfold.diagnose._logger_run import LoopRun
-from spanfold.errors import LockedError, SpanfoldError
+from spanfold.diagnose._logger_run import NAME, LoopRun
+from spanfold.errors import LockedError, SpanfoldError, UnsafeEntryError
 from spanfold.fs import SafeRoot
 from spanfold.instrument import RunPlace, state
 from spanfold.journal import (
     OpenJournal,
+    Tail,
     bring_home,
     claim_journal,
     journal_files,
@@ -80,8 +82,11 @@ def open_session(folder: Path, trace_id: str | None, *, is_offline: bool, is_lat
 
     Raises:
         LockedError: Another living logger writes to this directory.
+        UnsafeEntryError: The directory holds a run that no logger of a diagnose loop recorded.
     """
     state.ready()
+    if not is_late:
+        _require_of_a_loop(folder)
     given = str(trace_id) if trace_id else None
     known = given or _known_trace_id(folder) or str(uuid.uuid4())
     home = claim_journal(folder, known)
@@ -120,6 +125,16 @@ def _tidied(folder: Path, home: OpenJournal, trace_id: str) -> OpenJournal | Non
     return home
 
 
+def _require_of_a_loop(folder: Path) -> None:
+    files = journal_files(folder) if folder.is_dir() else []
+    first = next((record for path in files[:1] for record in Tail(path).read()), None)
+    if first is not None and first.attributes.get(names.LAYOUT) != NAME:
+        raise UnsafeEntryError(
+            f"{folder}: expected a new directory, or one of a diagnose loop, found a run of another kind. "
+            "Give this logger a directory of its own."
+        )
+
+
 def _known_trace_id(folder: Path) -> str | None:
     try:
         document: Any = load(SafeRoot(folder).read_bytes(RUN_DOCUMENT))
@@ -134,8 +149,8 @@ def _tell_of_others(folder: Path) -> None:
     for place in open_journals():
         if place.run_dir not in _told and place.run_dir != folder and not place.is_recorded():
             _told.add(place.run_dir)
-            log.warning(
-                "%s: this run was interrupted, and its journal is still outside of it. `spanfold run recover %s` finishes it.",
-                place.run_dir,
-                place.run_dir,
-            )
+            if place.run_dir.is_dir():
+                what, now = "was interrupted", f"`spanfold run recover {place.run_dir}` finishes it"
+            else:
+                what, now = "is gone or was moved", f"`spanfold run recover` where it is now, or remove {place.folder}"
+            log.warning("%s: this run %s, and its journal is still outside of it. %s.", place.run_dir, what, now)

@@ -28,6 +28,7 @@ import orjson
 
 from spanfold.errors import JournalError, LockedError, SpanfoldError
 from spanfold.fs import FileLock, FileSpan, SafeRoot
+from spanfold.journal._alive import host_name
 from spanfold.journal._writer import SUFFIX
 
 __all__ = [
@@ -59,6 +60,8 @@ class OpenJournal:
     """What holds the journal folder, the pointer and the lock."""
     trace_id: str
     """Trace id of the documents, as their recorder wrote it down."""
+    host: str = ""
+    """Machine of the process that records it; empty when that is not told."""
     lock: FileLock | None = None
     """Held while this process records."""
 
@@ -67,8 +70,15 @@ class OpenJournal:
         """The journal folder."""
         return self.folder / _JOURNAL
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it was recorded on another machine, with which this one shares the folder."""
+        return self.host not in ("", host_name())
+
     def is_recorded(self) -> bool:
-        """Whether a living process records into it."""
+        """Whether a living process records into it, or one of another machine, which cannot be seen from here."""
+        if self.is_elsewhere:
+            return True
         try:
             with FileLock(SafeRoot(self.folder), _LOCK):
                 return False
@@ -128,6 +138,10 @@ def claim_journal(run_dir: Path, trace_id: str) -> OpenJournal | None:
             folder = root.subroot(name)
             lock = FileLock(folder, _LOCK)
             lock.acquire()
+            before = _read(state / name)
+            if before is not None and before.is_elsewhere and _has_files(before.journal):
+                lock.release()
+                raise LockedError(f"recorded on {before.host}; `spanfold run recover --assume-dead` if that is over")
         except LockedError as error:
             raise LockedError(
                 f"{run_dir}: expected a run directory nobody records into, found one that is being recorded. Close the "
@@ -142,7 +156,12 @@ def claim_journal(run_dir: Path, trace_id: str) -> OpenJournal | None:
 
 
 def _point(folder: SafeRoot, place: OpenJournal) -> None:
-    told = {"schema": "spanfold.open_journal/1", "run_dir": str(place.run_dir), "trace_id": place.trace_id}
+    told = {
+        "schema": "spanfold.open_journal/1",
+        "run_dir": str(place.run_dir),
+        "trace_id": place.trace_id,
+        "host": host_name(),
+    }
     with contextlib.suppress(OSError, SpanfoldError):  # a full disk: the journal is found by its name all the same
         folder.replace_atomic(_POINTER, orjson.dumps(told) + b"\n", durable=False)
 
@@ -170,7 +189,10 @@ def _read(folder: Path) -> OpenJournal | None:
     run_dir, trace_id = known.get("run_dir"), known.get("trace_id")
     if not (type(run_dir) is str and os.path.isabs(run_dir)):
         return None
-    return OpenJournal(Path(run_dir), folder, trace_id if type(trace_id) is str else "")
+    host = known.get("host")
+    return OpenJournal(
+        Path(run_dir), folder, trace_id if type(trace_id) is str else "", host if type(host) is str else ""
+    )
 
 
 def _has_files(journal: Path) -> bool:
@@ -191,7 +213,7 @@ def journal_elsewhere(run_dir: Path) -> OpenJournal | None:
     for state in _states():
         folder = state / _OPEN / key
         if _has_files(folder / _JOURNAL):
-            return OpenJournal(Path(os.path.realpath(run_dir)), folder, "")
+            return _read(folder) or OpenJournal(Path(os.path.realpath(run_dir)), folder, "")
     return _of_moved(run_dir)
 
 
@@ -223,8 +245,12 @@ def take_along(place: OpenJournal) -> None:
         _remove_empty(SafeRoot(place.run_dir), _JOURNAL)
 
 
-def bring_home(run_dir: Path) -> bool:
+def bring_home(run_dir: Path, *, assume_dead: bool = False) -> bool:
     """Move a journal that its process left elsewhere into the run directory; whether there was one.
+
+    Args:
+        run_dir: The run directory.
+        assume_dead: Go on although the run was recorded on another machine.
 
     Raises:
         LockedError: The process that records it still lives.
@@ -233,6 +259,11 @@ def bring_home(run_dir: Path) -> bool:
     place = journal_elsewhere(run_dir)
     if place is None:
         return False
+    if place.is_elsewhere and not assume_dead:
+        raise LockedError(
+            f"{run_dir}: expected a run recorded here, found one of {place.host}, whose processes cannot be seen from here. "
+            "Recover it there, or say that it is over: `spanfold run recover --assume-dead`."
+        )
     lock = FileLock(SafeRoot(place.folder), _LOCK)
     try:
         lock.acquire()

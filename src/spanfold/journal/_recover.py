@@ -115,7 +115,7 @@ def recover_run(
         JournalCorrupt: Recorded bytes are changed or gone, which a new seal would hide. Nothing was written.
         JournalError: The disk refused what had to be written. What was written stays; run it again.
     """
-    came_home = not dry_run and bring_home(run_dir)
+    came_home = not dry_run and bring_home(run_dir, assume_dead=assume_dead)
     survey = _Survey(run_dir)
     if not survey.is_finished:
         _require_dead(survey, assume_dead=assume_dead)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -110,7 +111,6 @@ def test_a_record_no_message_can_hold_is_set_aside_and_the_rest_arrives(tmp_path
     "partial", [b"[]", b'{"rejectedSpans":[]}', b'{"rejectedSpans":"many"}', b'{"rejectedSpans":-4}', b"7"]
 )
 def test_an_odd_partial_success_raises_nothing_and_loses_nothing(tmp_path, partial):
-    import threading
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
     bodies: list[bytes] = []
@@ -146,7 +146,6 @@ def test_an_odd_partial_success_raises_nothing_and_loses_nothing(tmp_path, parti
 
 def test_an_answer_that_breaks_off_before_its_first_byte_is_no_acknowledgement(tmp_path):
     import socket
-    import threading
 
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -216,3 +215,34 @@ def test_a_forked_child_sends_nothing_twice(tmp_path):
         env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "PYTHONWARNINGS": "ignore"}
         subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, check=True, timeout=60)
         assert sorted(s.name for s in receiver.spans) == ["M1", "execute_tool child", "sent"]
+
+
+@pytest.mark.slow
+@pytest.mark.case("C-048")
+def test_many_runs_are_each_sent_once_and_leave_nothing_behind(tmp_path, monkeypatch):
+    def threads() -> list[str]:
+        return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("spanfold-otlp"))
+
+    def record(number: int) -> None:
+        with spanfold.run(f"run-{number}", dir=tmp_path / f"{number}"), spanfold.stage(f"stage-{number}"):
+            pass
+
+    with LoopbackOtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        spanfold.configure(otlp=True)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        for number in range(30):
+            record(number)
+        workers = [threading.Thread(target=record, args=(number,)) for number in range(30, 40)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert spanfold.flush(20).waiting == 0
+        assert wait_until(lambda: threads() == [], 20)
+        assert len(os.listdir("/proc/self/fd")) < descriptors + 10
+        by_trace: dict[str, list[str]] = {}
+        for span in receiver.spans:
+            by_trace.setdefault(span.trace_id, []).append(span.name)
+        assert len(by_trace) == 40
+        assert sorted(map(sorted, by_trace.values())) == sorted([f"run-{n}", f"stage-{n}"] for n in range(40))

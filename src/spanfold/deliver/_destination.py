@@ -125,7 +125,7 @@ def destinations(settings: Settings, environ: Mapping[str, str]) -> list[Destina
         if langfuse is not None:
             # Without the extra scores are span events only, and media stay here (docs/delivery.md).
             has_extra = importlib.util.find_spec("langfuse") is not None
-            found += [langfuse, *(langfuse_extras(langfuse) if has_extra else ())]
+            found += [langfuse, *(langfuse_extras(langfuse, environ) if has_extra else ())]
     return found
 
 
@@ -199,14 +199,14 @@ def address(variable: str, url: str) -> SplitResult:
 
 
 def langfuse_destination(environ: Mapping[str, str]) -> Destination | None:
-    """Return the Langfuse server its variables name; None unless keys and host are all there.
+    """Return the Langfuse server its variables name; None unless keys and host are all there, and it is not switched off.
 
     The SDK's default host is not assumed: keys that happen to be in the
     environment are no consent to send prompts to somebody's cloud.
     """
     public, secret = environ.get("LANGFUSE_PUBLIC_KEY", ""), environ.get("LANGFUSE_SECRET_KEY", "")
     base = environ.get("LANGFUSE_BASE_URL") or environ.get("LANGFUSE_HOST", "")
-    if not (public and secret and base):
+    if not (public and secret and base) or _is_off(environ, "LANGFUSE_TRACING_ENABLED"):
         return None
     address("LANGFUSE_BASE_URL" if environ.get("LANGFUSE_BASE_URL") else "LANGFUSE_HOST", base)
     token = base64.b64encode(f"{public}:{secret}".encode()).decode("ascii")
@@ -222,14 +222,17 @@ def langfuse_destination(environ: Mapping[str, str]) -> Destination | None:
     )
 
 
-def langfuse_extras(langfuse: Destination) -> list[Destination]:
+def langfuse_extras(langfuse: Destination, environ: Mapping[str, str]) -> list[Destination]:
     """Return where scores and media of a Langfuse server go: its REST interface, each acknowledged by itself."""
     base = langfuse.url.removesuffix(LANGFUSE_TRACES)
     extra = replace(langfuse, protocol="langfuse-sdk", compression="none")
-    return [
-        replace(extra, name="langfuse-scores", url=base + LANGFUSE_SCORES),
-        replace(extra, name="langfuse-media", url=base + LANGFUSE_MEDIA, timeout_s=MEDIA_TIMEOUT_S),
-    ]
+    scores = replace(extra, name="langfuse-scores", url=base + LANGFUSE_SCORES)
+    media = replace(extra, name="langfuse-media", url=base + LANGFUSE_MEDIA, timeout_s=MEDIA_TIMEOUT_S)
+    return [scores] if _is_off(environ, "LANGFUSE_MEDIA_UPLOAD_ENABLED") else [scores, media]
+
+
+def _is_off(environ: Mapping[str, str], variable: str) -> bool:
+    return environ.get(variable, "").strip().lower() in ("false", "0")
 
 
 def langfuse_spans(extra: Destination) -> Destination:

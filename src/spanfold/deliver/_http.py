@@ -92,9 +92,12 @@ class HttpSender:
         try:
             _send(connection, head, deadline)
             _send(connection, body, deadline)
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
             # A peer that will not read a request to its end may have said why: too large, or no right to send.
-            return self._answer(connection, deadline, keep=False)
+            try:
+                return self._answer(connection, deadline, keep=False)
+            except (OSError, http.client.HTTPException):
+                raise error from None
         return self._answer(connection, deadline, keep=True)
 
     def _answer(self, connection: socket.socket, deadline: float, *, keep: bool) -> Answer:
@@ -102,7 +105,7 @@ class HttpSender:
         response.begin()
         content = _read(response)
         # `isclosed` is said of a body that was read beyond its end only, which one of a known length never is.
-        is_whole = response.isclosed() or len(content) == int(response.headers.get("content-length") or -1)
+        is_whole = response.isclosed() or str(len(content)) == response.headers.get("content-length")
         if not keep or response.will_close or not is_whole:
             self.close()
         self._used_at = time.monotonic()

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 BROKEN_PAUSE_S: Final = 60.0
 """Seconds until records are sent again to a server that failed on every one of them."""
-TOO_LATE: Final = frozenset({"no answer: TimeoutError", "gRPC DEADLINE_EXCEEDED"})
-"""Reasons that may mean that a request was too large for its line."""
+TOO_MUCH: Final = frozenset(
+    {
+        *("no answer: TimeoutError", "no answer: ConnectionResetError", "no answer: BrokenPipeError"),
+        "gRPC DEADLINE_EXCEEDED",
+    }
+)
+"""Reasons that may mean that a request was too large for its line, or for a peer that does not say so."""
 MAX_SUSPECTS: Final = 8
 """Records in a row that may break a server before it is taken to be the server that is broken."""
 
@@ -91,7 +96,7 @@ def deliver_batch(outbox: Outbox, sender: Sender, deadline: float) -> Answer:
         begun = time.monotonic()
         answer = sender.send(items, deadline)
         if answer.result == "retry":
-            if answer.reason in TOO_LATE:
+            if answer.reason in TOO_MUCH:
                 outbox.not_answered(items)
             return answer
         outbox.answered(time.monotonic() - begun)

@@ -149,7 +149,7 @@ def claim_journal(run_dir: Path, trace_id: str) -> OpenJournal | None:
             ) from None
         except (OSError, SpanfoldError):
             continue
-        place = OpenJournal(Path(os.path.realpath(run_dir)), state / name, trace_id, lock)
+        place = OpenJournal(Path(os.path.realpath(run_dir)), state / name, trace_id, host_name(), lock)
         _point(folder, place)
         return place
     return None
@@ -299,8 +299,10 @@ def _forget(place: OpenJournal) -> None:
     with contextlib.suppress(OSError, SpanfoldError):
         root = SafeRoot(place.folder)
         for entry in list(root.walk()):
-            # Locks of those that fold, recover or send: nobody holds them any more, or he will find them gone.
-            if not entry.is_dir and entry.path.startswith(f"{_JOURNAL}/") and entry.path.endswith(".lock"):
+            # Locks of those that fold, recover or send: nobody holds them any more, or he will find them gone. And what
+            # a fold that was killed has left, which is made of the journal.
+            is_left = entry.path.endswith(".lock") or entry.path.startswith(f"{_JOURNAL}/.fold/")
+            if is_left and not entry.is_dir and entry.path.startswith(f"{_JOURNAL}/"):
                 root.unlink(entry.path)
         for name in (f"{_JOURNAL}/.fold", f"{_JOURNAL}/{_ACKS}", _JOURNAL):
             _remove_empty(root, name)

@@ -3,11 +3,12 @@
 Drop-ins for the logger of a five-stage diagnose loop and its helpers (docs/diagnose.md).
 """
 
-from spanfold.diagnose._backfill import backfill, existing_outbox, needs_outbox, outbox_of
+from spanfold.diagnose._backfill import backfill
 from spanfold.diagnose._envelope import artifact_refs, make_envelope, service_trace_id
 from spanfold.diagnose._export import export_langfuse_bundle, sync_to_langfuse
 from spanfold.diagnose._logger import RunLogger
 from spanfold.diagnose._narrator import LoopNarrator
+from spanfold.diagnose._outbox import existing_outbox, needs_outbox, outbox_of
 from spanfold.diagnose._proxy import InstrumentedModel
 from spanfold.diagnose._tracer import DiagnosticTracer
 

@@ -498,3 +498,14 @@ def test_a_loop_of_evalrx_with_our_stand_in_logs_the_calls_it_logs_with_its_own(
 
     assert len(ours) > 10
     assert ours == seed
+
+
+def test_a_method_that_is_replaced_on_the_model_is_the_one_that_is_called_and_recorded() -> None:
+    model, log = Model(), Log()
+    stand_in = proxied(model, log)
+    stand_in.generate("p")
+
+    model.generate = lambda inputs, **kwargs: "replaced"  # type: ignore[method-assign]
+
+    assert stand_in.generate("p") == "replaced"
+    assert [call["output"] for call in log.calls] == ["out {}", "replaced"]

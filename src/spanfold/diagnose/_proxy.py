@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from functools import wraps
 from pathlib import PurePath
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Any, Final, cast
 
 from spanfold.instrument import losing_only
@@ -83,7 +84,7 @@ class InstrumentedModel:
         calls = self._spanfold_calls
         if calls is None or name not in METHODS or not callable(value):
             return value
-        return _recorded(value, name, calls)
+        return calls.recorded(value, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._spanfold_model, name, value)
@@ -171,12 +172,9 @@ def _recorded(method: Callable[..., Any], name: str, calls: "_Calls") -> Callabl
         except BaseException as error:
             call.failed(error)
             raise
-        if inspect.isgenerator(result):
-            return call.generator(result)
-        if inspect.isasyncgen(result):
-            return call.async_generator(result)
-        if inspect.iscoroutine(result):
-            return call.coroutine(result)
+        later = _LATER.get(type(result))
+        if later is not None:
+            return later(call, result)
         call.returned(result)
         return result
 
@@ -192,6 +190,18 @@ class _Calls:
         self.logger, self.cycle, self.analyzer, self.stage = logger, cycle, analyzer, stage
         self.cases, self.batch, self.n_batch = cases, batch[:BATCH_IDS], len(batch)
         self.indices = itertools.count(1)  # its step is one operation, so that threads never get the same
+        self._known: dict[str, tuple[MethodType, Callable[..., Any]]] = {}
+
+    def recorded(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return a method, its calls recorded."""
+        known = self._known.get(name)
+        # Only methods: what `==` means for other callables is theirs to say.
+        if known is not None and isinstance(method, MethodType) and known[0] == method:
+            return known[1]
+        made = _recorded(method, name, self)
+        if isinstance(method, MethodType):
+            self._known[name] = method, made
+        return made
 
     @property
     def keeps_texts_whole(self) -> bool:
@@ -363,6 +373,14 @@ class _Call:
 
 def _media_text(value: Any) -> str:
     return str(value) if isinstance(value, str | PurePath) else f"<{type(value).__name__}>"
+
+
+_LATER: Final[Mapping[type, Callable[[_Call, Any], Any]]] = {
+    GeneratorType: _Call.generator,
+    AsyncGeneratorType: _Call.async_generator,
+    CoroutineType: _Call.coroutine,
+}
+"""Answers that come later."""
 
 
 def _told(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spanfold.artifacts import MAX_MEDIA_BYTES
-from spanfold.diagnose._logger import MAX_LATE_SESSIONS
+from spanfold.diagnose._logger_core import MAX_LATE_SESSIONS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "diagnose.md").read_text(encoding="utf-8")

@@ -304,9 +304,15 @@ class Shipper:
 
     def _took(self) -> None:
         if self.reason:
-            log.warning("%s takes records again.", self.destination.label)
+            log.warning("%s takes records again.", self._named)
         self.reason = ""
         self._pause_s = FIRST_PAUSE_S
+
+    @property
+    def _named(self) -> str:
+        """The destination as the log names it; what is about Langfuse begins as its users look for it (DL 10.1)."""
+        label = self.destination.label
+        return f"[langfuse] {label}" if self.destination.setting == "langfuse" else label
 
     def _hold_back(self, answer: Answer) -> None:
         first = not self.reason
@@ -323,7 +329,7 @@ class Shipper:
         if first:
             log.warning(
                 "%s does not take records (%s). They stay in the journal and are sent when it does.",
-                self.destination.label,
+                self._named,
                 answer.reason,
             )
 

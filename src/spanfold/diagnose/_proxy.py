@@ -172,7 +172,7 @@ def _recorded(method: Callable[..., Any], name: str, calls: "_Calls") -> Callabl
         except BaseException as error:
             call.failed(error)
             raise
-        later = _LATER.get(cast("type", type(result)))
+        later = _LATER.get(cast("Any", type(result)))
         if later is not None:
             return later(call, result)
         call.returned(result)

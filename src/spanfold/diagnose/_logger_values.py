@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from math import isfinite
 from typing import Any, Final, cast
 
 from spanfold.journal import is_plain, to_tree
@@ -28,7 +29,8 @@ _ONE_CASE: Final = "What one recorded case shows. The result of the analyzer res
 
 def tree(value: Any) -> tuple[Any, str | None]:
     """Return a value as JSON data, and a note of what had to be changed; plain data as it is."""
-    if type(value) in _SCALARS or is_plain([value]):
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+    if kind in _SCALARS or (kind is float and isfinite(value)) or is_plain([value]):
         return value, None
     return to_tree(value, opaque=described)
 

@@ -465,3 +465,30 @@ def test_arbitrary_bytes_never_raise_and_every_byte_is_accounted_for(
         if at not in covered and data[at] not in b" \t\r\n\v\f"
     ]
     assert not missing
+
+
+def test_reading_without_starts_leaves_out_the_announcements_below_the_run_and_nothing_else(tmp_path: Path) -> None:
+    import spanfold  # the recorder's own lines are what can be told from others without decoding them
+
+    spanfold.configure(otlp=False, langfuse=False)
+    with spanfold.run("read", dir=tmp_path / "run"):
+        for cycle in range(3):
+            with spanfold.stage("M1", cycle=cycle), spanfold.model_call("m") as call:
+                call.event("spanfold.span.started", kind="run")
+                spanfold.score("accuracy", 1)
+    spanfold.shutdown()
+    (path,) = journal_files(tmp_path / "run")
+
+    every, rest = Tail(path), Tail(path)
+    wanted = [
+        record
+        for record in every.read()
+        if not (
+            isinstance(record, Event)
+            and record.name == "spanfold.span.started"
+            and record.attributes.get("spanfold.kind") in ("stage", "model_call")
+        )
+    ]
+
+    assert list(rest.read(starts=False)) == wanted
+    assert rest.offset == every.offset

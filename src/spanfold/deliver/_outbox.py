@@ -24,7 +24,7 @@ from spanfold.deliver._acks import Acknowledgements, wanted
 from spanfold.deliver._destination import Destination
 from spanfold.errors import JournalMissing, SpanfoldError
 from spanfold.journal import Tail, journal_files, journal_folder
-from spanfold.model import Position, Record
+from spanfold.model import Position, Record, Span
 
 MAX_RECORDS: Final = 512
 """Records of one request."""
@@ -164,16 +164,26 @@ class Outbox(ABC):
 
     def _records(self) -> Iterator[Record]:
         """Yield what is new in all files, in order of time; the order of each file is kept, whatever the clock did."""
+        # Twice: what another process has recorded inside of a span that is in its file at the first look is in a file of its
+        # own at the second, and arrives with the span.
+        ended = self._sizes()
+        sizes = self._sizes()
+        streams = [
+            _timed(number, self._tails[name], size, ended.get(name, 0))
+            for number, (name, size) in enumerate(sizes.items())
+            if size != self._tails[name].offset
+        ]
+        for _, _, _, record in heapq.merge(*streams):
+            yield record
+
+    def _sizes(self) -> dict[str, int]:
+        """Return how long each journal file is now."""
         try:
             files = journal_files(self.journal_dir)
         except (JournalMissing, OSError):
-            return
+            return {}
         block = max(1 << 14, min(1 << 18, _BLOCKS_BYTES // max(1, len(files))))
-        tails = [self._tails.setdefault(path.name, Tail(path, block_bytes=block)) for path in files]
-        grown = [tail for tail in tails if tail.size() != tail.offset]
-        streams = [_timed(number, tail) for number, tail in enumerate(grown)]
-        for _, _, _, record in heapq.merge(*streams):
-            yield record
+        return {path.name: self._tails.setdefault(path.name, Tail(path, block_bytes=block)).size() for path in files}
 
     def groups(self) -> list[list[Item]]:
         """Return what is pending as requests of the size that is sent now, in order."""
@@ -280,9 +290,12 @@ class _Counter:
                 return
 
 
-def _timed(number: int, tail: Tail) -> Iterator[tuple[int, int, int, Record]]:
-    """Yield the records of one file with their place among all."""
+def _timed(number: int, tail: Tail, size: int, ended: int) -> Iterator[tuple[int, int, int, Record]]:
+    """Yield the records of one file with their place among all: up to `size`, and spans that begin before `ended` only."""
     latest = 0
-    for line, record in enumerate(tail.read()):
+    for line, record in enumerate(tail.read(size - tail.offset, starts=False)):
+        if record.position is not None and record.position.offset >= ended and type(record) is Span:
+            tail.offset = record.position.offset  # for the next look
+            return
         latest = max(latest, record.time_ns)
         yield latest, number, line, record

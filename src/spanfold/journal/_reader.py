@@ -131,7 +131,7 @@ class Tail:
         self._block_bytes = block_bytes
         self._root: SafeRoot | None = None
 
-    def read(self, max_bytes: int | None = None) -> Iterator[Record]:
+    def read(self, max_bytes: int | None = None, *, starts: bool = True) -> Iterator[Record]:
         """Yield the records of the whole lines from `offset` on.
 
         `offset` moves past a line when its last record is handed out, so a
@@ -140,6 +140,8 @@ class Tail:
         Args:
             max_bytes: Stop at the first end of a line after so many bytes; by
                 default at the last one of the file.
+            starts: False leaves out the events that announce a span below the
+                run, for who waits for the spans themselves.
 
         Raises:
             UnsafeEntryError: The file is a link or no regular file.
@@ -148,7 +150,7 @@ class Tail:
         self._look_for_cut()
         stop = None if max_bytes is None else self.offset + max_bytes
         for line in self.lines():
-            records = self._records(line)
+            records = [] if not starts and brief_start(line.data) is not None else self._records(line)
             yield from records[:-1]
             self.offset = line.offset + line.length
             if records:

@@ -76,7 +76,7 @@ class ForeignProcessor:
             origin = self._origin(run, span, trace.get_current_span(parent_context))
             if origin.is_allowed and isinstance(origin.anchor, RecordedSpan) and _is_now(span.start_time):
                 origin.counted = origin.anchor
-                origin.counted.foreign_child_started()
+                origin.counted.foreign_child_started(span.start_time)
             forgotten = None
             with self._lock:
                 if len(self._open) >= _MAX_TRACKED:
@@ -123,7 +123,7 @@ class ForeignProcessor:
             with self._lock:
                 origin = self._open.pop(context.span_id, None)
             if origin is not None and origin.counted is not None and origin.generation == fork_generation():
-                origin.counted.foreign_child_ended()
+                origin.counted.foreign_child_ended(span.end_time)
             run = _run_of(context)
             # Asked again: the attributes that speak of generative AI may have come after the start.
             if run is None or not is_allowed(_scope_name(span), span.attributes):

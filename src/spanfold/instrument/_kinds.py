@@ -31,7 +31,7 @@ class UsageSpan(RecordedSpan):
                 if count is not None:
                     name = names.USAGE_ALIASES.get(name, name)
                     key = names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}"
-                    if type(count) is int and 0 <= count < _INT64 and not self._told:
+                    if type(count) is int and 0 <= count < _INT64 and key not in self._told:
                         self._attributes[key] = count
                     else:
                         self._count(key, count)

@@ -35,6 +35,10 @@ def _union(intervals: list[tuple[int, int]], low: int, high: int) -> int:
     return covered
 
 
+def _overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    return first[1] > second[0]
+
+
 class _Guard:
     """Protects the counters of all spans; re-entrant because a finalizer can end a span inside of it."""
 
@@ -103,13 +107,17 @@ class OwnTime:
         offset = self._mono - self.start_ns
         self._child_reported(start_ns + offset, end_ns + offset)
 
-    def foreign_child_started(self) -> None:
-        """Count a child of another tracer that starts now."""
-        self._child_started(_perf())
+    def foreign_child_started(self, start_ns: int) -> None:
+        """Count a child of another tracer that started just now, in wall clock."""
+        # By its own time: a thread can be stopped for long between taking that and telling us.
+        self._child_started(min(_perf(), start_ns + self._mono - self.start_ns))
 
-    def foreign_child_ended(self) -> None:
-        """Count that a child of another tracer ends now."""
-        self._child_ended(_perf())
+    def foreign_child_ended(self, end_ns: int | None = None) -> None:
+        """Count that a child of another tracer ended just now, in wall clock."""
+        now = _perf()
+        self._child_ended(
+            now if end_ns is None else min(now, max(end_ns + self._mono - self.start_ns, self._period_start))
+        )
 
     def _fold_periods(self) -> None:
         """Add the older half of what is known of the children up to one number.
@@ -117,7 +125,14 @@ class OwnTime:
         What is given by hand later about the time before that is not counted any
         more: only that keeps the memory of a long span bounded.
         """
-        intervals = sorted([*(self._periods or ()), *(self._extra or ())])
+        periods = self._periods
+        if periods and not self._extra and not any(map(_overlap, periods, periods[1:])):
+            # As it nearly always is: one after the other.
+            older = len(periods) // 2
+            self._folded_ns += sum(end - start for start, end in periods[:older])
+            self._floor, self._periods = periods[older][0], periods[older:]
+            return
+        intervals = sorted([*(periods or ()), *(self._extra or ())])
         floor = intervals[len(intervals) // 2][0]
         if self._open_children:
             floor = min(floor, self._period_start)

@@ -39,10 +39,12 @@ from spanfold.journal import (
     to_tree,
 )
 
-_put_into = cast("Callable[[Context, str, object], None]", dict.__setitem__)
+_put_into = cast("Callable[[Context, str, object], None]", dict.__setitem__)  # pyright: ignore[reportUnknownMemberType]  # of any dict
 """Sets a key of a new context: a Context itself refuses to be changed."""
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _INT64: Final = 1 << 63
+_HUGE: Final = 1e300
+"""Any float between is an ordinary number: neither infinite nor NaN."""
 _perf = time.perf_counter_ns
 
 
@@ -76,7 +78,7 @@ def remember(memo: dict[Any, Any], key: tuple[Any, ...], value: _T) -> _T:
         key: What the part is made of.
         value: The part, with the verdict.
     """
-    if len(memo) >= 8192:
+    if len(memo) >= 4096:
         memo.clear()
     memo[key] = value
     return value
@@ -225,7 +227,11 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
                 kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # the host's
                 if name == "cycle":
                     self._set_cycle(value)
-                elif not self._told and (kind is str or (kind is int and -_INT64 <= value < _INT64)):
+                elif not self._told and (
+                    kind is str
+                    or (kind is int and -_INT64 <= value < _INT64)
+                    or (kind is float and -_HUGE < value < _HUGE)
+                ):
                     self._attributes[FIELD_KEYS.get(name) or attribute_key(name)] = value
                 else:
                     self._store(attribute_key(name), value)

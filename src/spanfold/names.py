@@ -199,10 +199,20 @@ SCOPE_ALLOW: Final[tuple[str, ...]] = (
 """Prefixes of instrumentation scopes journaled by default; a span with any `gen_ai.` attribute is too."""
 
 
+DL_CONTENT: Final[frozenset[str]] = frozenset(
+    {
+        *("judge_prompt", "judge_response", "raw_judge_output", "critic_prompt", "critic_raw_output"),
+        *("review_prompt", "review_response", "prompt", "raw_output", "raw_stream", "raw_outputs", "cli_raw_output"),
+        *("case", "examples", "validation_examples", "model_calls", "outputs"),
+    }
+)
+"""Fields of a diagnose loop that hold what a model was asked or said, and so are message content too."""
+
+
 @functools.lru_cache(maxsize=4096)
 def is_content(key: str) -> bool:
     """Whether an attribute holds message content: what `content="none"` and `"local"` are about, in any dialect."""
-    return _CONTENT.match(key) is not None
+    return _CONTENT.match(key) is not None or (key.startswith(PREFIX) and key[len(PREFIX) :] in DL_CONTENT)
 
 
 _CONTENT: Final = re.compile(

@@ -17,17 +17,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 import spanfold
 from spanfold.diagnose import RunLogger
 from spanfold.fold import check_documents
 from spanfold.journal import open_journals, read_journal, verify_journal
 from spanfold.model import Span
+from spanfold.testing import LoopbackOtlpReceiver
 from tests.diagnose.script import (
     Case,
     Inputs,
     Result,
     analysis,
+    diagnosis,
     documents,
     events,
     experiment,
@@ -38,6 +41,7 @@ from tests.diagnose.script import (
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from evalrx.eval_agent.log_schema import load_schema
     from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 
 ENVELOPE = {
@@ -689,3 +693,33 @@ def test_everything_can_be_logged_after_close_and_is_sealed_again(tmp_path: Path
     assert verify_journal(tmp_path / "run").sealed
     assert not check_documents(tmp_path / "run")
     assert threading.active_count() < 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["none", "local", "all"])
+def test_message_content_is_kept_and_sent_as_the_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    asked = "what-was-asked"
+    with LoopbackOtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        monkeypatch.setenv("SPANFOLD_CONTENT", content)
+        spanfold.configure()
+        log = RunLogger(tmp_path / "run")
+        call(log, inputs=asked, output=asked)
+        log.log_cases([{"id": "a", "prompt": asked}])
+        log.log_model_exchange("M5", role="r", operation="generate", inputs={"x": asked}, output=[asked])
+        log.log_analysis(0, analysis(tmp_path, llm_prompt=asked, llm_raw=asked))
+        log.log_diagnosis(0, diagnosis(raw_judge_output=asked, critic_prompt=asked))
+        log.close()
+        assert spanfold.flush(20).waiting == 0
+        sent = repr([(span.name, dict(span.attributes), span.events) for span in receiver.spans])
+    monkeypatch.undo()
+    spanfold.configure()
+
+    assert asked not in (tmp_path / "run" / "timings.jsonl").read_text(encoding="utf-8")
+    kept = any(asked.encode() in path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert (kept, asked in sent) == {"none": (False, False), "local": (True, False), "all": (True, True)}[content]
+    assert "M2 analysis" in sent
+    validator = Draft202012Validator(load_schema())
+    assert [error for event in events(tmp_path / "run") for error in validator.iter_errors(event)] == []

@@ -24,13 +24,8 @@ from spanfold.journal import OpenJournal, field_key, release_journal
 
 NAME: Final = "diagnose"
 TARGET_MODEL: Final = "target_model"
-CONTENT_FIELDS: Final = frozenset(
-    {
-        *("judge_prompt", "judge_response", "raw_judge_output", "critic_prompt", "critic_raw_output"),
-        *("review_prompt", "review_response", "prompt", "raw_output", "raw_stream", "raw_outputs", "cli_raw_output"),
-    }
-)
-"""Fields that are what a model was asked or said."""
+_DEMANDED: Final[Mapping[str, Any]] = {"raw_judge_output": None, "case": {}}
+"""What stands in place of content that is not kept, where readers demand a value."""
 _OPERATIONS: Final = {"generate": "chat", "chat": "chat"}
 _ERROR_TYPE: Final = re.compile(r"[A-Za-z_][\w.]{0,120}")
 _INT64: Final = 1 << 63
@@ -78,6 +73,8 @@ class LoopRun(Run):
         if is_late:
             fields["diagnose.late"] = True
         super().__init__(NAME, None, fields, place=place)
+        if self.content == "local":
+            self.span.set_attribute(names.CONTENT, "local")
 
     # -- what a logger holds while it writes
 
@@ -163,6 +160,8 @@ class LoopRun(Run):
         if type(cycle) is not int and cycle is not None:
             fields = {"cycle": cycle, **fields}
         span.set_attribute(names.DL_EVENT, event)
+        if self.content == "local":
+            span.set_attribute(names.CONTENT, "local")
         span.set(**self._prepared(fields))
         if outcome:
             span.set_attribute(names.OUTCOME, outcome)
@@ -288,7 +287,9 @@ class LoopRun(Run):
         prepared: dict[str, Any] = {}
         notes: dict[str, str] = {}
         for key, value in fields.items():
-            if self.content == "none" and key in CONTENT_FIELDS:
+            if self.content == "none" and key in names.DL_CONTENT:
+                if key in _DEMANDED:
+                    prepared[key] = _DEMANDED[key]
                 continue
             prepared[key], note = tree(value)
             if note:

@@ -18,6 +18,9 @@ CONTAINERS: Final = frozenset({"run", "cell", "pass", "batch", "closeout"})
 MAX_ATTRIBUTES: Final = 64
 MAX_TEXT: Final = 500
 """Characters of one attribute (EP 7.3)."""
+_PHASE: Final = frozenset({"phase"})
+_OF_A_LOOP: Final = _PHASE | names.DL_CONTENT | {names.DL_EVENT.removeprefix(names.PREFIX)}
+"""Fields of an event of a diagnose loop that are message content, or say only which event it is."""
 _FACTS: Final = (
     ("model", names.GENAI_MODEL),
     ("served_model", names.GENAI_SERVED_MODEL),
@@ -103,8 +106,9 @@ def _attributes(entry: Entry, name: str) -> dict[str, Any]:
     if entry.wrapped:
         found["wrapped"] = True
     found.update(entry.usage)
+    left_out = _OF_A_LOOP if names.DL_EVENT in attributes else _PHASE
     for key, value in entry.fields.items():
-        if key != "phase" and key not in found and len(found) < MAX_ATTRIBUTES:
+        if key not in left_out and key not in found and len(found) < MAX_ATTRIBUTES:
             _put(found, key, value)
     return found
 

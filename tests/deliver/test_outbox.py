@@ -53,6 +53,24 @@ def test_what_a_child_process_recorded_inside_of_a_span_arrives_on_that_span(rec
 
 
 @pytest.mark.slow
+def test_what_children_record_arrives_on_the_span_also_while_it_is_sent_at_once(receiver, tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+    spanfold.configure(otlp=True)
+    with spanfold.run("sent", dir=tmp_path / "run"):
+        for i in range(40):
+            with spanfold.stage("M1", cycle=i):
+                pid = os.fork()
+                if pid == 0:
+                    spanfold.event("from the child")
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            spanfold.flush(0)  # have it sent now
+    assert spanfold.flush(20).waiting == 0
+    stages = [span for span in receiver.spans if span.name == "M1"]
+    assert [[event.name for event in span.events] for span in stages] == [["from the child"]] * 40
+
+
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_events_of_a_long_span(receiver, tmp_path):
     spanfold.configure(otlp=False)
     with spanfold.run("sent", dir=tmp_path / "run") as run, spanfold.timed("inner", phase="pass"):

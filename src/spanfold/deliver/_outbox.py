@@ -133,7 +133,14 @@ class Outbox(ABC):
 
     def _top_up(self) -> None:
         size = ENVELOPE_BYTES + sum(item.size for item in self.pending)
-        while len(self.pending) < self.max_records and (item := self._next()) is not None:
+        is_new = self._reading is None
+        while len(self.pending) < self.max_records:
+            item = self._next()
+            if item is None and is_new:
+                return
+            if item is None:
+                is_new = True  # what was read to its end was begun a while ago: there may be more by now
+                continue
             if self.pending and size + item.size > self.window:
                 self._carried = item
                 return

@@ -26,8 +26,8 @@ ATTRIBUTES: dict[str, Any] = {
     "gen_ai.request.model": "some-model",
     "gen_ai.usage.input_tokens": 512,
     "gen_ai.usage.output_tokens": 128,
-    "gen_ai.input.messages": PROMPT,
-    "gen_ai.output.messages": ANSWER,
+    "gen_ai.input.messages": PROMPT[:1_600],
+    "gen_ai.output.messages": ANSWER[:860],
 }
 
 

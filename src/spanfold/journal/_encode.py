@@ -19,6 +19,7 @@ AttributeValue = str | bool | int | float | JsonText | bytes | tuple[Any, ...]
 """What the attribute dictionaries of the recorder hold."""
 
 _dumps = orjson.dumps
+_STRING: Final = b'stringValue":'
 _MAX_CACHED_KEYS: Final = 4096
 _SHORT_TEXT: Final = 64
 _LONG_DIGITS: Final = 7
@@ -75,6 +76,7 @@ class Encoder:
         """Whether an encoded part passes the gate."""
         self._prefixes: dict[str, bytes] = {}
         self._texts: dict[tuple[str, str], bytes] = {}
+        self._json_fields: dict[tuple[str, ...], bytes] = {}
 
     def forget(self) -> None:
         """Forget what passed the gate: a secret was registered."""
@@ -173,27 +175,20 @@ class Encoder:
             before: Attributes encoded at the start.
             fragment: Attributes set since.
         """
+        # Joined and not formatted: that copies a long text once less.
+        parts = [
+            _OWN_SPAN % (trace_id, span_id, parent_span_id, place.head, start_ns, end_ns, place.attributes, self_ns)
+        ]
+        if before.data:
+            parts += (b",", before.data)
+        if fragment.data:
+            parts += (b",", fragment.data)
         if before.json_keys or before.notes or fragment.json_keys or fragment.notes:
-            attributes = self._joined(b"", before, fragment)
-        elif before.data and fragment.data:
-            attributes = b"%b,%b" % (before.data, fragment.data)
-        else:
-            attributes = before.data or fragment.data
-        body = _OWN_SPAN % (
-            trace_id,
-            span_id,
-            parent_span_id,
-            place.head,
-            start_ns,
-            end_ns,
-            place.attributes,
-            self_ns,
-            b"," if attributes else b"",
-            attributes,
-        )
+            parts += (b",", self._about(before, fragment))
         if not (status_code or links):
-            return body
-        parts = [body[:-1]]
+            parts.append(b"]}")
+            return b"".join(parts)
+        parts.append(b"]")
         if links:
             parts.append(b',"links":[%b]' % b",".join(self._link(link) for link in links))
         if status_code:
@@ -256,16 +251,23 @@ class Encoder:
         """Return the inside of an OTLP attribute list."""
         return self._joined(b"", EMPTY, self.fragment(attributes))
 
-    @staticmethod
-    def _joined(place: bytes, before: Fragment, fragment: Fragment) -> bytes:
-        parts = [part for part in (place, before.data, fragment.data) if part]
-        json_keys = before.json_keys + fragment.json_keys if before.json_keys else fragment.json_keys
-        if json_keys:
-            parts.append(_JSON_FIELDS % b'},{"stringValue":'.join([Encoder._text(key) for key in json_keys]))
-        if before.notes or fragment.notes:
-            notes = {clean_text(key)[0]: note for key, note in (before.notes | fragment.notes).items()}
-            parts.append(_NOTES % _dumps(_dumps(notes).decode()))
-        return b",".join(parts)
+    def _joined(self, place: bytes, before: Fragment, fragment: Fragment) -> bytes:
+        return b",".join([part for part in (place, before.data, fragment.data, self._about(before, fragment)) if part])
+
+    def _about(self, before: Fragment, fragment: Fragment) -> bytes:
+        """Return the attributes that say which others are JSON text, and what had to be changed."""
+        json_keys = before.json_keys + fragment.json_keys
+        told = self._json_fields.get(json_keys)
+        if told is None:
+            told = (
+                _JSON_FIELDS % b'},{"stringValue":'.join([self._text(key) for key in json_keys]) if json_keys else b""
+            )
+            if len(self._json_fields) < _MAX_CACHED_KEYS and sum(map(len, json_keys)) <= _MAX_CACHED_KEYS:
+                self._json_fields[json_keys] = told
+        if not (before.notes or fragment.notes):
+            return told
+        notes = {clean_text(key)[0]: note for key, note in (before.notes | fragment.notes).items()}
+        return (told + b"," if told else b"") + _NOTES % _dumps(_dumps(notes).decode())
 
     # -- pieces
 
@@ -313,7 +315,8 @@ class Encoder:
                 is_clean = is_clean and passes
             if kind is str:
                 try:
-                    part = b'%bstringValue":%b}}' % (prefix, _dumps(value))
+                    # Joined and not formatted: that copies a long text once less.
+                    part = b"".join((prefix, _STRING, _dumps(value), b"}}"))
                 except TypeError:
                     notes = {**(notes or {}), key: "surrogates"}
                     part = b'%bstringValue":%b}}' % (prefix, self._text(value))  # type: ignore[arg-type]  # kind is str
@@ -327,7 +330,7 @@ class Encoder:
                     unseen.append(part)
             elif kind is JsonText:
                 json_keys += (key,)
-                part = b'%bstringValue":%b}}' % (prefix, _dumps(str.__str__(value)))  # pyright: ignore[reportArgumentType]  # kind is JsonText
+                part = b"".join((prefix, _STRING, _dumps(str.__str__(value)), b"}}"))  # pyright: ignore[reportArgumentType]  # kind is JsonText
                 unseen.append(part)
             elif kind is bool:
                 part = prefix + (b'boolValue":true}}' if value else b'boolValue":false}}')
@@ -377,7 +380,7 @@ class Encoder:
 
 _OWN_SPAN: Final = (
     b'{"traceId":"%%b","spanId":"%%b","parentSpanId":"%%b",%%b,"startTimeUnixNano":"%%d","endTimeUnixNano":"%%d",'
-    b'"attributes":[%%b,{"key":"%b","value":{"intValue":"%%d"}}%%b%%b]}' % names.SELF_NS.encode()
+    b'"attributes":[%%b,{"key":"%b","value":{"intValue":"%%d"}}' % names.SELF_NS.encode()
 )
 _NO_NOTES: Final[dict[str, str]] = {}
 _STARTED: Final = (

@@ -136,6 +136,13 @@ def test_a_required_destination_that_nothing_names_is_a_problem(spanfold: Spanfo
     assert "LANGFUSE_PUBLIC_KEY" in answer.document["problems"][0]
 
 
+def test_keys_of_langfuse_without_a_host_are_told_to_send_nothing(spanfold: Spanfold) -> None:
+    answer = spanfold("doctor", "--json", LANGFUSE_PUBLIC_KEY="pk-lf-x", LANGFUSE_SECRET_KEY="sk-lf-x")
+
+    told = {reach["label"]: reach["told"] for reach in answer.document["destinations"]}
+    assert told["langfuse"] == "not configured (LANGFUSE_BASE_URL missing, so nothing is sent)"
+
+
 def test_losses_and_runs_left_interrupted_are_told(spanfold: Spanfold, runs: Path) -> None:
     path = runs / "fail" / "run.json"
     document = json.loads(path.read_text())

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -189,6 +190,13 @@ def test_scores_and_media_arrive_and_sending_them_again_changes_nothing(langfuse
     assert langfuse.scores_taken == 6
     assert sum(request.method == "PUT" for request in langfuse.requests) == 1
     assert langfuse.problems == []
+
+
+def test_the_log_of_a_program_does_not_tell_of_every_request(langfuse, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    deliver_all(unsent(tmp_path / "run"), langfuse)
+    assert len(langfuse.scores) == 3
+    assert [record.getMessage() for record in caplog.records if record.name == "httpx"] == []
 
 
 def test_a_live_run_sends_its_scores_while_it_is_recorded(langfuse, tmp_path):

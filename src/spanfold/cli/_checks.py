@@ -245,8 +245,17 @@ def _reach(
     except SettingsError as error:
         return Reach(name, "unusable", str(error))
     if not found:
-        return Reach(name, "not configured", f"not configured ({_NAMED_BY[name]})")
+        missing = _missing(environ) if name == "langfuse" else ""
+        return Reach(name, "not configured", f"not configured ({missing or _NAMED_BY[name]})")
     return _connect(found[0], timeout_s)
+
+
+def _missing(environ: Mapping[str, str]) -> str:
+    """Say what Langfuse needs, to whom has given a part of it; empty when that is none or all."""
+    has_host = bool(environ.get("LANGFUSE_BASE_URL") or environ.get("LANGFUSE_HOST"))
+    missing = [key for key in ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY") if not environ.get(key)]
+    missing += [] if has_host else ["LANGFUSE_BASE_URL"]
+    return f"{' and '.join(missing)} missing, so nothing is sent" if 0 < len(missing) < 3 else ""
 
 
 _NAMED_BY: Final = {

@@ -7,10 +7,30 @@ these are done by a thread that is left behind when the time is over.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from opentelemetry import context
+
 T = TypeVar("T")
+
+
+@contextmanager
+def unobserved() -> Generator[None]:
+    """Keep instrumentors of HTTP and gRPC clients from recording what is sent here, as exporters do."""
+    found = context.get_current()
+    # The key that instrumentors look for, and its older form.
+    for key in (
+        getattr(context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation"),
+        "suppress_instrumentation",
+    ):
+        found = context.set_value(key, True, found)
+    token = context.attach(found)
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 class _Handover(Generic[T]):
@@ -25,7 +45,8 @@ class _Handover(Generic[T]):
 
     def work(self) -> None:
         try:
-            made = self._act()
+            with unobserved():  # a new thread has no context of its own
+                made = self._act()
         except BaseException as error:  # whatever it is, the waiting thread is told
             self.error = error
             self.done.set()

@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from spanfold.deliver._answer import Answer, judge_grpc, partial_success
+from spanfold.deliver._bounded import unobserved
 from spanfold.deliver._destination import Destination
 
 _EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -37,11 +38,12 @@ class GrpcSender:
                 self._channel = self._open()
             # What the generated stub does, but for encoding the request, which it is already.
             export = self._channel.unary_unary(_EXPORT, response_deserializer=ExportTraceServiceResponse.FromString)
-            answer: Any = export(
-                request,
-                timeout=max(0.001, deadline - time.monotonic()),
-                metadata=tuple(self._destination.headers.items()),
-            )
+            with unobserved():
+                answer: Any = export(
+                    request,
+                    timeout=max(0.001, deadline - time.monotonic()),
+                    metadata=tuple(self._destination.headers.items()),
+                )
         except grpc.RpcError as error:
             # A channel that failed waits by itself before it connects again, up to two minutes: a new one does not.
             self.close()

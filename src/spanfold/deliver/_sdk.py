@@ -6,6 +6,7 @@ log what went wrong and tell nobody (docs/decisions/0007-own-transport.md).
 
 import base64
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,6 +21,14 @@ from spanfold.fs import SafeRoot
 
 T = TypeVar("T")
 _NAME: Final = "spanfold"
+
+
+_http_log: Final = logging.getLogger("httpx")
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    """Keep what `httpx` says of each request of ours out of the log of a program that has set it to INFO."""
+    return not str(record.threadName).startswith("spanfold-")
 
 
 class _NotTaken(Exception):
@@ -50,6 +59,7 @@ class _SdkSender:
             import httpx
             from langfuse.api import LangfuseAPI
 
+            _http_log.addFilter(_not_ours)  # which adds it once
             self._http = httpx.Client(timeout=self._destination.timeout_s, follow_redirects=False)
             self._api = LangfuseAPI(
                 base_url=self._base,
@@ -66,6 +76,8 @@ class _SdkSender:
             self._open()
         except ImportError:
             return Answer("retry", "the packages of spanfold[langfuse] are not installed", float("inf"))
+        except Exception as error:  # of another version than we know
+            return Answer("retry", f"the langfuse package cannot be used ({type(error).__name__})", float("inf"))
         from httpx import HTTPError
         from langfuse.api.core import ApiError
 

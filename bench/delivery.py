@@ -101,16 +101,18 @@ def _rate(folder: Path, collector: Collector, n: int, rounds: int) -> dict[str, 
 
 
 _REPLAY = """
-import json, resource, sys, time
+import json, re, sys, time
 from pathlib import Path
 from spanfold.deliver import deliver_run, destinations
 from spanfold.settings import resolve
 (to,) = destinations(resolve(), {"OTEL_EXPORTER_OTLP_ENDPOINT": sys.argv[2]})
-before, wall, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter(), time.process_time()
+def peak_kb():
+    return int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+before, wall, cpu = peak_kb(), time.perf_counter(), time.process_time()
 result = deliver_run(Path(sys.argv[1]), to, timeout_s=600)
 print(json.dumps({
     "sent": result.sent, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
-    "grown_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+    "grown_mb": (peak_kb() - before) / 1024,
 }))
 """
 

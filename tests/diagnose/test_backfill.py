@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import spanfold
 from spanfold.diagnose import RunLogger, backfill, outbox_of
 from spanfold.errors import LockedError
 from spanfold.fold import fold_run
@@ -221,6 +222,30 @@ def test_secrets_of_documents_do_not_reach_the_journal(seed_run: Path) -> None:
     outbox = outbox_of(seed_run).run_dir
 
     assert secret.encode() not in b"".join(tree(outbox).values())
+
+
+@pytest.fixture
+def policy() -> Iterator[None]:
+    yield
+    spanfold.configure(otlp=False, langfuse=False)
+
+
+@pytest.mark.usefixtures("policy")
+@pytest.mark.parametrize("content", ["none", "local"])
+def test_message_content_stays_where_the_policy_says(
+    tmp_path: Path, langfuse: LoopbackOtlpReceiver, content: Literal["none", "local"]
+) -> None:
+    written(tmp_path, 2)
+    spanfold.configure(otlp=False, langfuse=False, content=content)
+
+    backfill(tmp_path, environ=to(langfuse))
+
+    sent = repr(langfuse.spans)
+    kept = b"".join(tree(tmp_path / ".spanfold").values())
+    assert "chat judge" in sent
+    assert "question 1" not in sent
+    assert "answer 1" not in sent
+    assert (b"question 1" in kept) is (content == "local")
 
 
 def test_events_without_numbers_are_taken_in_the_order_of_their_times(tmp_path: Path) -> None:

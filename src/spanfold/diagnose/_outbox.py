@@ -125,6 +125,7 @@ class _Writing:
         self._trace = service_trace_id(documents.trace_id).encode()
         self._root_id = _span_id(documents.trace_id, 0, "run", 0)
         self._ids = _ids(documents)
+        self._content = state.ready().content
         self._there = self._known()
         times = [ns for event in documents.events if (ns := epoch_ns(event.get("ts"))) is not None]
         self._end_ns = max(times, default=0)
@@ -153,7 +154,6 @@ class _Writing:
         is_new = self._root_id.decode() not in self._there
         if not missing and not is_new:
             return
-        state.ready()
         assert state.gate is not None
         journal = Journal(
             self._folder,
@@ -261,7 +261,13 @@ class _Writing:
             "artifact_refs": artifact_refs(event, self._documents.run_dir),
         }
         made.update({field_key(f"{names.DL_FIELD}{key}"): store(value)[0] for key, value in facts.items() if value})
-        return made
+        return self._as_allowed(made)
+
+    def _as_allowed(self, made: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
+        """Return attributes under the policy for message content that is in force now."""
+        if self._content == "none":
+            return {key: value for key, value in made.items() if not names.is_content(key)}
+        return {**made, names.CONTENT: "local"} if self._content == "local" else made
 
     def _end(self, journal: Journal) -> None:
         heads = {**file_heads(self._folder), **journal.heads()}

@@ -97,7 +97,16 @@ LINKS: Final = "spanfold.links"
 LAYOUT: Final = "spanfold.layout"
 """str, on the root span: `diagnose` when the documents are those of the diagnose-loop contract. A field."""
 DL_FIELD: Final = "diagnose."
-"""Begins the names of fields that stand in no record of a document."""
+"""Begins the names of fields of ours on spans and events of a diagnose loop."""
+DL_OWN: Final[frozenset[str]] = frozenset(
+    f"{DL_FIELD}{name}"
+    for name in (
+        *("event", "trace_id", "late", "notes", "value", "stage", "figures", "out_dir"),
+        *("analyzer", "findings", "n_scored", "document", "bucket", "record", "is_item"),
+        *("backfilled", "event_id", "event_seq", "label", "artifact_refs"),
+    )
+)
+"""Those of them that stand beside fields of a record; they are in no document."""
 DL_EVENT: Final = "spanfold.diagnose.event"
 """str. Event name of the document record (DL 4.1); `analyzer` and `stage` for spans that are in no document."""
 DL_TRACE_ID: Final = "spanfold.diagnose.trace_id"

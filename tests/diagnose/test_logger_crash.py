@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import spanfold
 from spanfold.diagnose import RunLogger
@@ -493,3 +496,120 @@ def test_a_run_of_another_kind_is_not_gone_on_with(tmp_path: Path) -> None:
         RunLogger(tmp_path / "run", observability_mode="offline")
 
     assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_child_process_that_joins_the_loop_records_into_its_journal(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    log = RunLogger(run_dir, observability_mode="offline")
+    child = "import spanfold\nwith spanfold.stage('M2', cycle=3):\n    spanfold.event('from the child')"
+
+    run(child, env=spanfold.child_env())
+    log.log_stage_skipped("M4", "r")
+    log.close()
+
+    beside = json.loads((run_dir / "traced" / "M2" / "log.json").read_text(encoding="utf-8"))
+    assert (len(beside["stage"]), beside["event"][0]["name"]) == (1, "from the child")
+    assert len(journal_files(run_dir)) == 2
+    assert open_journals() == []
+    assert verify_journal(run_dir).sealed
+    assert not check_documents(run_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-140", "DL-150")
+def test_what_the_disk_does_not_take_leaves_the_old_file_whole_and_no_half_one(tmp_path: Path) -> None:
+    program = (
+        LOOP
+        + """
+import resource, warnings
+import numpy as np
+warnings.simplefilter("ignore")
+assert log.save_artifact_json("a.json", "old") == "artifacts/a.json"
+Path("big.png").write_bytes(b"x" * 300_000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+assert log.save_artifact_json("a.json", "x" * 300_000) is None
+log.log_probe(0, {"a": SimpleNamespace(findings={}, artifacts={"big": np.arange(50_000)})})
+log.log_cases([SimpleNamespace(id="c", inputs=SimpleNamespace(image="big.png"))])
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.close()
+print(sorted(log.problems))
+"""
+    )
+
+    ended = run(program, tmp_path / "run")
+
+    assert ended.out == "['an artifact, which could not be kept']\n", ended
+    assert json.loads((tmp_path / "run" / "artifacts" / "a.json").read_text(encoding="utf-8")) == "old"
+    probe = documents(tmp_path / "run")["M1/log.json"]["probe"][0]
+    assert "File too large" in probe["artifacts_not_stored"]["a/big"]["reason"]
+    assert documents(tmp_path / "run")["run.json"]["cases"][0]["media_refused"][0]["slot"] == "image"
+    assert not [path for path in (tmp_path / "run").rglob(".*") if path.is_file()]
+    assert list((tmp_path / "run" / "M1").glob("artifacts/*")) == []
+
+
+def test_documents_that_are_gone_are_made_again_to_the_same_bytes(tmp_path: Path) -> None:
+    play(RunLogger(tmp_path / "run", observability_mode="offline"), tmp_path)
+    names = {
+        *(f"M{n}/log.json" for n in range(1, 6)),
+        "run.json",
+        "spanfold.json",
+        "langfuse_trace.json",
+        "timings.jsonl",
+    }
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in names}
+    for name in names:
+        (tmp_path / "run" / name).unlink()
+
+    fold_run(tmp_path / "run")
+    fold_run(tmp_path / "run", into=tmp_path / "elsewhere")
+
+    for folder in ("run", "elsewhere"):
+        assert {name: (tmp_path / folder / name).read_bytes() for name in names} == before
+
+
+DATA = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+# Names that mean something to the journal or to the fold.
+KEYS = st.text(min_size=1) | st.sampled_from(
+    [
+        *("cycle", "stage", "kind", "field.x", "field.stage", "diagnose.x", "input", "output", "input_form", "notes"),
+        *(
+            "json_fields",
+            "run.id",
+            "run.losses",
+            "seal.head",
+            "phase",
+            "name",
+            "layout",
+            "artifacts",
+            "span_name",
+            "depth",
+        ),
+        *("self_ns", "outcome", "content", "host", "pid", "argv", "recorded_parent", "usage", "items", "open", "run"),
+    ]
+)
+
+
+@pytest.mark.slow
+@given(config=st.dictionaries(KEYS, DATA, max_size=6), inputs=DATA, output=DATA, kwargs=DATA)
+def test_plain_data_comes_back_from_the_documents_as_it_was_told(
+    config: dict[str, Any], inputs: Any, output: Any, kwargs: Any
+) -> None:
+    envelope = {"ts", "trace_id", "event", "schema_version", "event_seq", "stage", "span_id"}
+    config = {key: value for key, value in config.items() if key not in envelope}
+    with tempfile.TemporaryDirectory() as folder:
+        with RunLogger(Path(folder) / "run", observability_mode="offline") as log:
+            log.log_run_start(config)
+            log.log_model_exchange("M2", role="r", operation="o", inputs=inputs, output=output, metadata={"k": kwargs})
+        found = documents(Path(folder) / "run")
+
+    start, exchange = found["run.json"]["run_start"], found["M2/log.json"]["model_calls"][0]
+    assert {key: start[key] for key in config} == config
+    assert [key for key in start if key in config] == list(config)
+    assert (exchange["inputs"], exchange["output"], exchange["metadata"]) == (inputs, output, {"k": kwargs})

@@ -76,7 +76,7 @@ class DiagnoseFamily:
         if type(event) is not str or event in NOT_IN_DOCUMENTS:
             return
         if event in _VALUES:
-            self._values[event] = encode(entry.fields.get(f"{names.DL_FIELD}value"), 1)
+            self._values[event] = encode(entry.fields.get("diagnose.value"), 1)
             out.touch(RUN_DOCUMENT, Urgency.NOW)
             return
         if event == "adopted":
@@ -153,7 +153,7 @@ class DiagnoseFamily:
     def _payload(self, entry: Entry, event: str) -> dict[str, Any]:
         if event == "model_call":
             return self._model_call(entry, entry.fields)
-        fields = {k: v for k, v in entry.fields.items() if not k.startswith(names.DL_FIELD)}
+        fields = {k: v for k, v in entry.fields.items() if k not in names.DL_OWN}
         ts = fields.pop("ts", entry.ts)
         if event == "unrouted":
             found = {"key": fields.pop("key", None), "tag": fields.pop("tag", None), "ts": ts}

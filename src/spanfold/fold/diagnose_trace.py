@@ -231,7 +231,7 @@ def _number(value: object) -> float | None:
 
 def _trace_metadata(entry: Entry) -> _Row:
     """Return the metadata of the trace: what it is about, then the run-start record (DL 7.1)."""
-    record = {key: value for key, value in entry.fields.items() if not key.startswith(names.DL_FIELD)}
+    record = {key: value for key, value in entry.fields.items() if key not in names.DL_OWN}
     protocol = record.get("protocol")
     if isinstance(protocol, dict):
         protocol = cast("_Row", protocol).get("description")

@@ -23,6 +23,7 @@ from spanfold.instrument._context import SPAN_KEY, get_context, set_context
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.instrument._near import Anchor, Stand, UnrecordedId, id_of
 from spanfold.instrument._state import state
+from spanfold.journal import journal_elsewhere
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,10 +106,13 @@ def join(environ: Mapping[str, str] | None = None) -> Any:
         return None
     path = Path(folder)
     # The variable comes from outside: only a directory that is a run already is written to.
-    if not path.is_absolute() or not (path / JOURNAL_FOLDER).is_dir() or (path / JOURNAL_FOLDER).is_symlink():
+    journal = path / JOURNAL_FOLDER
+    if path.is_absolute() and not journal.is_dir() and (elsewhere := journal_elsewhere(path)) is not None:
+        journal = elsewhere.journal  # it stands outside of the run directory while the run is open
+    if not path.is_absolute() or not journal.is_dir() or journal.is_symlink():
         lost(f"the run of the parent process: {names.ENV_RUN_DIR} does not name a run directory")
         return None
-    joined = JoinedRun(path, env.get(names.ENV_RUN_NAME, ""), parent.trace_hex)
+    joined = JoinedRun(path, env.get(names.ENV_RUN_NAME, ""), parent.trace_hex, journal)
     joined.content = min(joined.content, env.get(names.ENV_CONTENT, "all"), key=_strictness)
     joined.anchor = _anchor(joined, parent, env)
     return joined

@@ -352,8 +352,8 @@ class JoinedRun(Recording):
     anchor: Anchor
     """The span of the parent process under which this one works."""
 
-    def __init__(self, folder: Path, name: str, trace_hex: bytes) -> None:
-        super().__init__(folder, trace_hex)
+    def __init__(self, folder: Path, name: str, trace_hex: bytes, journal_folder: Path | None = None) -> None:
+        super().__init__(folder, trace_hex, journal_folder)
         self.name = name
 
 

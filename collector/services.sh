@@ -2,7 +2,7 @@
 # Gets the programs that tests/services needs into .cache/bin: spanfold's collector, Jaeger, and the checker of docker-compose.yml.
 #
 # A program that is on PATH is taken as it is. The others are built from the Go module proxy, at the versions that the go.mod
-# of their folder here pins and go.sum proves. What is there is not built again until its go.mod or go.sum changes.
+# of their folder here pins and go.sum proves. What is there is not built again until a file of its folder changes.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$PWD/.cache/bin
@@ -14,7 +14,7 @@ mkdir -p "$bin"
 get() {
   name=$1 folder=collector/$2 package=$3
   # A program found on PATH counts only for as long as it is there, which is what -e says of a link.
-  if [ -e "$bin/$name" ] && { [ -L "$bin/$name" ] || ! [ "$folder/go.mod" -nt "$bin/$name" ] && ! [ "$folder/go.sum" -nt "$bin/$name" ]; }; then
+  if [ -e "$bin/$name" ] && { [ -L "$bin/$name" ] || [ -z "$(find "$folder" -type f -newer "$bin/$name")" ]; }; then
     return
   fi
   for candidate in "$name" "${4:-$name}"; do

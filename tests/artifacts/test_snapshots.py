@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,34 @@ def test_copies_stay_in_the_run_whatever_a_link_planted_there_says(root: SafeRoo
     assert snapshot.files["sub/plot.PNG"] == "<could not copy: UnsafeEntryError>"
     with pytest.raises(UnsafePathError):
         snapshot_workspace(root, "../elsewhere", workspace)
+
+
+@pytest.mark.contract("DL-171")
+def test_nothing_outside_is_reached_while_somebody_swaps_folders_for_links(root: SafeRoot, tmp_path: Path) -> None:
+    outside, place = tmp_path / "outside", tmp_path / "work"
+    for folder, text in ((outside, "private"), (place / "sub", "ours")):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text(text)
+        (folder / "a.png").write_text(text)
+    (place / "link").symlink_to(outside)
+    over = threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            for old, new in (("sub", "real"), ("link", "sub"), ("sub", "link"), ("real", "sub")):
+                (place / old).rename(place / new)
+
+    attacker = threading.Thread(target=swap)
+    attacker.start()
+    try:
+        records = [json.dumps(taken(root, place, keep_everything=True).to_dict()) for _ in range(100)]
+    finally:
+        over.set()
+        attacker.join()
+
+    assert any("ours" in record for record in records)
+    assert "private" not in "".join(records)
+    assert b"private" not in b"".join(copies(root).values())
 
 
 def test_a_fifo_neither_hangs_the_snapshot_nor_is_lost(root: SafeRoot, workspace: Path) -> None:

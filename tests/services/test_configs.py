@@ -57,6 +57,13 @@ def test_the_modules_that_are_built_are_those_of_the_manifest():
     assert version and f"opentelemetry-collector-contrib:{version[1]}\n" in (ROOT / "docker-compose.yml").read_text()
 
 
+def test_pages_and_compose_file_name_the_jaeger_that_is_built():
+    page, jaeger = (ROOT / "docs" / "jaeger.md").read_text(), (CONFIGS / "jaeger" / "go.mod").read_text()
+    (image,) = re.findall(r"image: (jaegertracing/jaeger:\S+)", (ROOT / "docker-compose.yml").read_text())
+    (module,) = re.findall(r"github.com/jaegertracing/jaeger (v\S+)", jaeger)
+    assert image in page and f"`github.com/jaegertracing/jaeger` {module}" in page
+
+
 def compose(**environ: str) -> dict[str, Any]:
     """Return docker-compose.yml, in an environment, as the specification's own reference tool understands it."""
     text = (ROOT / "docker-compose.yml").read_text()

@@ -744,3 +744,21 @@ def test_fields_of_a_recorder_are_never_in_a_message(
     assert engine.problems == 1
     assert "documents cannot be brought up to date" in caplog.text
     assert "sk-secret-value" not in caplog.text
+
+
+def test_who_has_no_time_does_not_wait_for_another_thread_that_folds_much(run_dir: Path, journal: JournalFile) -> None:
+    journal.run_started()
+    for number in range(5_000):
+        journal.stage("M2", 1 + number)
+    engine = Engine(run_dir)
+    folding = threading.Thread(target=lambda: engine.catch_up(force=True))
+    folding.start()
+    while not (run_dir / "journal" / ".fold").exists():  # it has begun
+        pass
+    engine.catch_up(force=False, wait_s=0.001)
+    assert folding.is_alive(), "it came back before the other was done"
+
+    folding.join()
+    engine.catch_up(force=False, wait_s=0.001)
+    assert records(run_dir / "M2" / "log.json", "stage") == 5_000
+    engine.close()

@@ -35,7 +35,7 @@ from spanfold.fold._source import JournalCut, Source
 from spanfold.fold._spool import SEEN_NUMBER, Spool, SpoolLost
 from spanfold.fold.reduction import Reduction
 from spanfold.fs import SafeRoot
-from spanfold.journal import Damage, JournalRead, Start, boot_id, describe, read_journal
+from spanfold.journal import Damage, JournalRead, Start, boot_id, describe, journal_folder, read_journal
 from spanfold.model import Record
 
 log = logging.getLogger("spanfold")
@@ -72,7 +72,7 @@ class Engine:
 
     Args:
         run_dir: The run directory.
-        journal_dir: Where its journal is; by default `journal` in it.
+        journal_dir: Where its journal is; by default `journal` in it, or elsewhere while a diagnose loop is recorded.
         into: Write the documents here instead of into the run directory.
         durable: Flush every document to the device when it is written; otherwise `close` does it once.
         max_lag_s: How far records at a high rate may lag.
@@ -100,7 +100,7 @@ class Engine:
     ) -> None:
         self.run_dir = Path(os.path.realpath(run_dir))
         self.out_dir = self.run_dir if into is None else Path(os.path.realpath(into))
-        self.journal_dir = self.run_dir / JOURNAL if journal_dir is None else Path(os.path.realpath(journal_dir))
+        self.journal_dir = Path(os.path.realpath(journal_folder(self.run_dir) if journal_dir is None else journal_dir))
         self.problems = 0
         """How often something went wrong, in guarded mode."""
         self.problem = ""
@@ -151,18 +151,19 @@ class Engine:
 
     # -- what callers do
 
-    def catch_up(self, *, force: bool) -> None:
+    def catch_up(self, *, force: bool, wait_s: float = -1) -> None:
         """Fold everything new in the journal.
 
         Args:
             force: Bring every document up to date, those that might wait too.
+            wait_s: Do nothing when another thread is still folding after so many seconds; by default wait for it.
 
         Raises:
             FoldError: A record cannot be folded.
             LockedError: Another engine took over.
             OSError: As the system says. The next call tries again.
         """
-        self._guard(lambda: self._catch_up(force=force))
+        self._guard(lambda: self._catch_up(force=force), wait_s=wait_s)
 
     def tick(self) -> None:
         """Fold what is new and write what has waited long enough; to be called every quarter of `max_lag_s`.
@@ -170,7 +171,7 @@ class Engine:
         Does nothing when another thread is folding, or after `close`. Raises as `catch_up`.
         """
         if not self._closed:
-            self._guard(self._tick, wait=False)
+            self._guard(self._tick, wait_s=0)
 
     def view(self) -> tuple[Path, ...]:
         """Bring every document up to date and return their paths, sorted; raises as `catch_up`."""
@@ -228,11 +229,11 @@ class Engine:
 
     # -- whose turn it is
 
-    def _guard(self, action: Callable[[], None], *, wait: bool = True) -> None:
+    def _guard(self, action: Callable[[], None], *, wait_s: float = -1) -> None:
         """Do something alone, and in guarded mode let no error out."""
         if os.getpid() != self._pid or self._holder == threading.get_ident():
             return  # a forked child leaves documents to its parent; a signal handler to what it interrupted
-        if not self._lock.acquire(blocking=wait):
+        if not self._lock.acquire(timeout=wait_s):
             return
         try:
             self._holder = threading.get_ident()

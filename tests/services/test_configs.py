@@ -14,6 +14,7 @@ from tests.services.programs import CONFIGS, ROOT, Collector, Jaeger, program
 TOGETHER = (("local.yaml",), ("gateway.yaml",), ("gateway.yaml", "langfuse.yaml"), ("balancer.yaml",), ("replay.yaml",))
 """Configurations of the collector, as they are run."""
 PROFILES = ("clickhouse", "langfuse")
+PAGES = ("jaeger", "collector", "collector-down")
 SECRET = re.compile(r"PASSWORD|SECRET|SALT|ENCRYPTION|AUTH$|DATABASE_URL")
 
 
@@ -62,6 +63,12 @@ def test_pages_and_compose_file_name_the_jaeger_that_is_built():
     (image,) = re.findall(r"image: (jaegertracing/jaeger:\S+)", (ROOT / "docker-compose.yml").read_text())
     (module,) = re.findall(r"github.com/jaegertracing/jaeger (v\S+)", jaeger)
     assert image in page and f"`github.com/jaegertracing/jaeger` {module}" in page
+
+
+def test_every_test_that_a_page_names_exists():
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "services").glob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", "".join((ROOT / "docs" / f"{p}.md").read_text() for p in PAGES)))
+    assert len(named) > 5 and all(f"def {name}(" in tests for name in named)
 
 
 def compose(**environ: str) -> dict[str, Any]:

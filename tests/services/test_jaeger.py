@@ -94,10 +94,23 @@ def check_equal(found: dict[str, dict[str, Any]], expected: dict[str, dict[str, 
             assert found[span_id][part] == content, f"{part} of {span['name']}"
 
 
-@pytest.mark.parametrize("protocol", ["http/protobuf", "http/json", "grpc"])
-def test_every_span_of_every_kind_is_in_jaeger_as_it_is_in_the_journal(protocol, jaeger, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("protocol", "compression"),
+    [
+        ("http/protobuf", "none"),
+        ("http/protobuf", "gzip"),
+        ("http/protobuf", "deflate"),
+        ("http/json", "gzip"),
+        ("grpc", "none"),
+        ("grpc", "gzip"),
+    ],
+)
+def test_every_span_of_every_kind_is_in_jaeger_as_it_is_in_the_journal(
+    protocol, compression, jaeger, tmp_path, monkeypatch
+):
     with Collector(tmp_path / "collector", "local.yaml", environ={"JAEGER_OTLP": jaeger.otlp}) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
         monkeypatch.setenv(
             "OTEL_EXPORTER_OTLP_ENDPOINT",
             f"http://127.0.0.1:{collector.grpc_port}" if protocol == "grpc" else collector.endpoint,

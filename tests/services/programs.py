@@ -79,8 +79,6 @@ class Service:
         self._environ = dict(environ)
         self._health = health
         self._process: subprocess.Popen[bytes] | None = None
-        self.file_limit = resource.RLIM_INFINITY
-        """Bytes that a file it writes may have, when it is started the next time."""
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -112,8 +110,6 @@ class Service:
                 stdout=log,
                 stderr=log,
             )
-        # In the parent: a function to run in the child would have pytest's threads fork.
-        self.limit_files(self.file_limit)
 
         def is_well() -> bool:
             assert self._process is not None
@@ -128,16 +124,17 @@ class Service:
         return self
 
     def limit_files(self, size_bytes: int) -> None:
-        """Let it write files up to this size only; more fails as on a full disk."""
-        self.file_limit = size_bytes
-        if self._process is not None:
-            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+        """From now on let it write files up to this size only; more fails as on a full disk."""
+        if not hasattr(resource, "prlimit"):
+            pytest.skip("needs Linux, which can limit the files of another process")
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
     def peak_memory_bytes(self) -> int:
-        """Return the most memory it held at a time since its start."""
+        """Return the most memory it held at a time since its start; 0 where that is not known."""
         assert self._process is not None
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+        status = Path(f"/proc/{self._process.pid}/status")
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024 if status.exists() else 0
 
     def kill(self) -> None:
         """Kill it on the spot."""

@@ -172,7 +172,8 @@ def test_a_gateway_that_is_full_leaves_the_rest_waiting_in_the_journal(full, tmp
         first = deliver(tmp_path / "run", gateway, 3)
         assert first.refused == 0 and 0 < first.sent < 5_000 and first.sent + first.waiting == 5_000
 
-        gateway.limit_files(2**40)
+        if full == "disk":
+            gateway.limit_files(2**40)
         with end:
             rest = deliver(tmp_path / "run", gateway)
             assert (rest.sent, rest.refused, rest.waiting) == (first.waiting, 0, 0)

@@ -165,8 +165,6 @@ class _Delivery:
             # Nobody called configure(): the program is recording already, and a wrong address must not cost its run.
             self._wanted = []
             log.warning("Nothing is sent: %s Runs are recorded as always.", error)
-        for destination in self._wanted:
-            self._announce(destination, is_demanded=getattr(settings, destination.setting) is True)
 
     def _announce(self, destination: Any, *, is_demanded: bool) -> None:
         """Say once where records go: scores and media go where the spans do."""
@@ -189,6 +187,7 @@ class _Delivery:
 
         pairs: list[tuple[Any, Any]] = []
         for destination in self._wanted:
+            self._announce(destination, is_demanded=getattr(state.ready(), destination.setting) is True)
             shipper = next((s for s in self._shippers if s.destination == destination), None)
             if shipper is None:
                 shipper = Shipper(destination)

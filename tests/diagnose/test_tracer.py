@@ -153,11 +153,14 @@ def test_live_is_refused_where_sending_is_forbidden(monkeypatch: pytest.MonkeyPa
 def test_what_is_sent_because_of_the_environment_is_announced(
     langfuse: LoopbackOtlpReceiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with RunLogger(tmp_path / "run") as log:
-        assert log.tracer.live_enabled
+    with caplog.at_level(logging.WARNING, logger="spanfold"):
+        with RunLogger(tmp_path / "offline", observability_mode="offline"):
+            pass
+        assert "sends to" not in caplog.text
+        with RunLogger(tmp_path / "run") as log:
+            assert log.tracer.live_enabled
 
-    told = [record.getMessage() for record in caplog.get_records("setup")]
-    assert any("sends to langfuse at http://127.0.0.1" in message for message in told)
+    assert "sends to langfuse at http://127.0.0.1" in caplog.text
 
 
 # -- what is sent

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,53 @@ def refused(*words: Any) -> str:
     )
     assert done.returncode != 0
     return done.stderr
+
+
+@pytest.mark.slow
+def test_a_loop_is_tailed_and_followed_across_the_moment_its_journal_moves(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    program = (
+        LOOP
+        + """
+log.log_run_start({"model": "m"})
+print("ready", flush=True); sys.stdin.readline()
+call(1)
+log.log_stage_skipped("M4", "last words")
+log.close()
+print("closed", flush=True); sys.stdin.readline()
+"""
+    )
+    with Program(program, run_dir) as running:
+        running.says("ready")
+        tail = subprocess.Popen(
+            [sys.executable, "-m", "spanfold", "run", "tail", str(run_dir), "--from-start"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        follower = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "spanfold",
+                "run",
+                "fold",
+                str(run_dir),
+                "--follow",
+                "--into",
+                str(tmp_path / "else"),
+            ]
+        )
+        assert tail.stdout is not None
+        while "run_start" not in tail.stdout.readline():
+            pass
+        while not (tmp_path / "else" / "run.json").exists():
+            time.sleep(0.05)
+        running.tell()
+        running.says("closed")
+        rows, _ = tail.communicate(timeout=60)
+        assert follower.wait(timeout=60) == 0
+        running.tell()
+
+    assert "skipped: last words" in rows
+    assert "sealed: the run is over" in rows
+    assert documents(tmp_path / "else") == documents(run_dir)

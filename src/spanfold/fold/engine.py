@@ -100,7 +100,7 @@ class Engine:
     ) -> None:
         self.run_dir = Path(os.path.realpath(run_dir))
         self.out_dir = self.run_dir if into is None else Path(os.path.realpath(into))
-        self.journal_dir = Path(os.path.realpath(journal_folder(self.run_dir) if journal_dir is None else journal_dir))
+        self.journal_dir = _journal_of(self.run_dir) if journal_dir is None else Path(os.path.realpath(journal_dir))
         self.problems = 0
         """How often something went wrong, in guarded mode."""
         self.problem = ""
@@ -429,3 +429,10 @@ class Engine:
             return False
         self._checkpointed = self._source.offset
         return True
+
+
+def _journal_of(run_dir: Path) -> Path:
+    try:
+        return journal_folder(run_dir)
+    except (OSError, SpanfoldError):
+        return run_dir / JOURNAL  # what is wrong there is told when it is read

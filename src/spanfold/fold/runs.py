@@ -8,7 +8,7 @@ from typing import Final
 from spanfold.errors import JournalMissing
 from spanfold.fold.engine import Engine, FoldResult
 from spanfold.fold.witness import require_whole
-from spanfold.journal import journal_files
+from spanfold.journal import journal_files, journal_folder
 
 POLL_S: Final = 0.25
 
@@ -62,6 +62,9 @@ def follow(
         engine.tick()
         while not (engine.is_sealed or stop()):
             time.sleep(poll_s)
+            if journal_folder(engine.run_dir) != engine.journal_dir:
+                engine.release()  # the journal of a diagnose loop that has ended went into the run directory
+                engine = Engine(run_dir, into=into)
             engine.tick()
     except BaseException:
         engine.release()

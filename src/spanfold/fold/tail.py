@@ -5,6 +5,7 @@ at once is put in order of time; a moment that another process wrote late comes
 late. Nothing is written.
 """
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -117,11 +118,20 @@ class _Follower:
         """Yield what is new, in order of time within blocks of bounded size."""
         self.found = False
         for path in journal_files(self._run_dir):
-            self.tails.setdefault(path.name, Tail(path))
+            known = self.tails.get(path.name)
+            if (
+                known is None or known.path != path
+            ):  # the journal of a diagnose loop goes into the run directory at its end
+                self.tails[path.name] = Tail(path, known.offset if known else 0)
         more = True
         while more:
-            records = [record for tail in self.tails.values() for record in tail.read(_BLOCK_BYTES)]
-            more = any(tail.size() > tail.offset for tail in self.tails.values()) and bool(records)
+            records: list[Record] = []
+            more = False
+            for tail in self.tails.values():
+                with contextlib.suppress(FileNotFoundError):  # it has just moved: the next look finds it
+                    records.extend(tail.read(_BLOCK_BYTES))
+                    more = more or tail.size() > tail.offset
+            more = more and bool(records)
             for record in sorted(records, key=lambda record: record.time_ns):
                 self.found = True
                 yield self._moment(record)

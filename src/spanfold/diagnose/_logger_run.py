@@ -29,6 +29,8 @@ _DEMANDED: Final[Mapping[str, Any]] = {"raw_judge_output": None, "case": {}}
 _OPERATIONS: Final = {"generate": "chat", "chat": "chat"}
 _ERROR_TYPE: Final = re.compile(r"[A-Za-z_][\w.]{0,120}")
 _INT64: Final = 1 << 63
+_DOCUMENTS_S: Final = 30.0
+"""Longest wait for the documents of one event."""
 
 
 class LoopSpan(RecordedSpan):
@@ -89,7 +91,7 @@ class LoopRun(Run):
         if self.is_durable and is_urgent:
             self.journal.sync()
         if is_urgent and self.hooks is not None:
-            self.hooks.flush(0.0)
+            self.hooks.flush(_DOCUMENTS_S)
 
     def recorded(self, kind: str) -> None:
         """Leave the documents to `end_of_event` when the logger records, not the program itself."""

@@ -10,6 +10,9 @@ bin=$PWD/.cache/bin
 export GOMODCACHE="$PWD/.cache/go/mod" GOCACHE="$PWD/.cache/go/build" GOFLAGS="-trimpath -modcacherw -buildvcs=false" CGO_ENABLED=0
 mkdir -p "$bin"
 
+# Built beside its place and moved there, so that what is in .cache/bin is always whole.
+build() (cd "$folder" && go build -ldflags "-s -w" -o "$bin/.$name" "$package") 2>"$bin/.$name.log"
+
 # get NAME FOLDER PACKAGE [OTHER_NAME]: NAME is what .cache/bin calls it, OTHER_NAME another it may have on PATH.
 get() {
   name=$1 folder=collector/$2 package=$3
@@ -30,8 +33,8 @@ get() {
   }
   echo "$name: building, which takes minutes the first time"
   start=$(date +%s)
-  # Built beside its place and moved there, so that what is in .cache/bin is always whole.
-  (cd "$folder" && go build -ldflags "-s -w" -o "$bin/.$name" "$package") 2>"$bin/.$name.log" || {
+  # A download that breaks off once is no reason to fail: what was done is kept, and the second try goes on there.
+  build || { sleep 10 && build; } || {
     grep -v '^go: downloading ' "$bin/.$name.log" >&2
     exit 1
   }

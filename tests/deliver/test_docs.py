@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import spanfold
-from spanfold.deliver import _answer, _destination, _extras, _outbox, _send, _shipper, _spans
+from spanfold.deliver import _answer, _destination, _extras, _outbox, _past, _send, _spans
 from spanfold.testing import LoopbackLangfuse, LoopbackOtlpReceiver
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "delivery.md").read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"{_destination.LANGFUSE_WINDOW // 1024**2} MiB to Langfuse" in PAGE
     assert f"Beyond {_spans.MAX_EVENTS:,} events" in PAGE
     assert f"{_spans.MAX_SPAN_EVENTS:,} events of one span" in PAGE
-    assert f"after {_shipper.FIRST_PAUSE_S} s, then longer, up to {_shipper.MAX_PAUSE_S:.0f} s" in PAGE
+    assert f"after {_past.FIRST_PAUSE_S} s, then longer, up to {_past.MAX_PAUSE_S:.0f} s" in PAGE
     assert f"again after {_send.BROKEN_PAUSE_S:.0f} s" in PAGE
     assert f"{_extras.MAX_MEDIA_BYTES // 1024**2} MiB each" in LANGFUSE
     assert ", ".join(map(str, sorted(_answer.RETRYABLE_HTTP))) in PAGE

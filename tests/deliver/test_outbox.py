@@ -17,8 +17,8 @@ from spanfold.deliver import Destination, backlogs, deliver_run
 from spanfold.deliver._answer import Answer
 from spanfold.deliver._encode import request
 from spanfold.deliver._outbox import Outbox
+from spanfold.deliver._past import outbox_of
 from spanfold.deliver._send import deliver_batch
-from spanfold.deliver._shipper import outbox_of
 from spanfold.deliver._spans import HELD_BYTES, MAX_SPAN_EVENTS
 from spanfold.journal import journal_files
 from spanfold.testing import LoopbackOtlpReceiver

@@ -8,8 +8,9 @@ acknowledged (docs/delivery.md).
 from spanfold.deliver._acks import Backlog, backlogs, refusals
 from spanfold.deliver._destination import Destination, destinations
 from spanfold.deliver._encode import otlp_json
+from spanfold.deliver._past import Delivery, deliver_run
 from spanfold.deliver._preview import Waiting, waiting_records
-from spanfold.deliver._shipper import Delivery, Shipper, deliver_run
+from spanfold.deliver._shipper import Shipper
 
 __all__ = [
     "Backlog",

@@ -8,7 +8,7 @@ from typing import Any
 from spanfold import names
 from spanfold.deliver._acks import Acknowledgements
 from spanfold.deliver._destination import Destination
-from spanfold.deliver._shipper import outbox_of
+from spanfold.deliver._past import outbox_of
 from spanfold.model import Span
 
 

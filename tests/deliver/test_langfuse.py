@@ -110,6 +110,15 @@ def test_langfuse_gets_what_its_server_maps(langfuse, tmp_path, monkeypatch):
     assert json.loads(spans["M1"]["langfuse.observation.metadata.limits"]) == {"low": 1}
 
 
+def test_a_run_inside_of_a_foreign_trace_is_the_root_of_what_langfuse_gets(langfuse, tmp_path):
+    program = "import spanfold\nwith spanfold.run('digits', dir='run'), spanfold.stage('M1'): pass"
+    env = {**os.environ, "TRACEPARENT": f"00-{'0a' * 16}-{'0b' * 8}-01"}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, check=True)
+    roots = {span.name: span.attributes.get("langfuse.internal.as_root") for span in langfuse.spans}
+    assert roots == {"digits": True, "M1": None}
+    assert {span.trace_id for span in langfuse.spans} == {"0a" * 16}
+
+
 def test_keys_without_a_host_send_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk-lf-somebody")
     monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk-lf-somebody")

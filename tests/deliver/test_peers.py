@@ -17,11 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import spanfold
 from spanfold.deliver import Delivery, Destination, deliver_run
 from spanfold.errors import LockedError
-from spanfold.testing import LoopbackGrpcReceiver, LoopbackOtlpReceiver, wait_until
+from spanfold.testing import LoopbackGrpcReceiver, LoopbackOtlpReceiver, Reply, wait_until
+from spanfold.testing._http import decode_spans
 
 
 def unsent(folder: Path, n: int = 3) -> Path:
@@ -236,6 +239,56 @@ def test_a_record_that_breaks_the_server_is_told_from_a_server_that_is_broken(tm
         assert (result.sent, dict(result.refusals), result.waiting) == (39, {"HTTP 500": 2}, 0)
         lines = next((run_dir / "journal/.deliver").glob("otlp-*.refused.jsonl")).read_text().splitlines()
         assert [json.loads(line)["name"] for line in lines] == ["t0", "t17"]
+
+
+REPLIES = st.sampled_from(
+    [
+        *({"status": status} for status in (200, 302, 400, 401, 413, 429, 500, 503)),
+        *({"behaviour": behaviour} for behaviour in ("close", "html")),
+        *({"behaviour": "partial", "rejected": rejected} for rejected in (1, 3, 1000)),
+    ]
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(replies=st.lists(REPLIES, max_size=12))
+def test_the_count_of_what_arrived_is_that_of_the_destination_whatever_it_answers(tmp_path_factory, replies):
+    class Recording(LoopbackOtlpReceiver):
+        """Answers as planned, then takes everything; counts what it has acknowledged and rejected."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.plan = [Reply(**reply) for reply in replies]
+            self.acknowledged: list[str] = []
+            self.rejected = 0
+
+        def _reply(self) -> Reply:
+            return self.plan.pop(0) if self.plan else Reply()
+
+        def answer(self, request, reply):
+            answer = super().answer(request, reply)
+            if answer.status == 200 and reply.behaviour in ("accept", "partial"):
+                ids = [span.span_id for span in decode_spans(request)]
+                self.acknowledged += ids
+                self.rejected += min(reply.rejected, len(ids))
+            return answer
+
+    run_dir = unsent(tmp_path_factory.mktemp("plan") / "run", 19)
+    sent = refused = 0
+    with Recording() as receiver:
+        for _ in range(40):
+            result = deliver_run(run_dir, at(receiver.endpoint), timeout_s=0.4)
+            sent, refused = sent + result.sent, refused + result.refused
+            assert sent + refused + result.waiting == 20
+            assert bool(result.reason) == bool(result.waiting or result.refused)
+            if not result.waiting:
+                break
+        assert result.waiting == 0
+        assert len(set(receiver.acknowledged)) == len(receiver.acknowledged)
+        assert sent == len(receiver.acknowledged) - receiver.rejected
+    lines = (run_dir / "journal" / ".deliver").glob("*.refused.jsonl")
+    assert refused == sum(json.loads(line)["spans"] for file in lines for line in file.read_text().splitlines())
 
 
 @pytest.mark.case("C-045")

@@ -106,6 +106,9 @@ def observation_attributes(span: Span, attributes: Mapping[str, Any]) -> dict[st
     if isinstance(attributes.get(names.STAGE), str):
         told = {"stage": attributes[names.STAGE], **told}
     out: dict[str, Any] = {"langfuse.observation.type": observation}
+    if attributes.get(names.KIND) == "run" and span.parent_span_id:
+        # Its parent is in a trace of somebody else, which this server may never see: nothing would be the root.
+        out["langfuse.internal.as_root"] = True
     if attributes.get(names.CONTENT) != "local":
         given, returned = _content(span, observation)
         if given is not None:

@@ -111,7 +111,8 @@ def deliver_batch(outbox: Outbox, sender: Sender, deadline: float) -> Answer:
             todo += [items[half:], items[:half]]
         elif answer.result == "too_large" and outbox.shorten(items[0]):
             todo.append(items)
-        elif answer.result == "broken" and not is_taking:
+        elif suspects or (answer.result == "broken" and not is_taking):
+            # Also what is refused for good: nothing is settled before what comes before it.
             suspects.append((items[0], answer.reason))
             if len(suspects) >= MAX_SUSPECTS:
                 break

@@ -1,12 +1,12 @@
 """gateway.yaml, langfuse.yaml and balancer.yaml: what is kept, what reaches Langfuse, and which gateway gets a trace."""
 
-import base64
 from pathlib import Path
 
 import pytest
 
 import spanfold
-from spanfold.testing import LoopbackOtlpReceiver
+from spanfold.deliver._langfuse import type_of
+from spanfold.testing import LoopbackLangfuse, LoopbackOtlpReceiver
 from tests.services.journals import write_journal
 from tests.services.programs import Collector, until
 from tests.services.reading import exported, journaled, spans
@@ -101,7 +101,9 @@ def test_a_gateway_takes_secrets_out_of_what_others_send_and_leaves_the_rest_as_
         assert found[f"{number:016x}"] == runs["slow"][f"{number:016x}"]
 
 
-def test_langfuse_gets_the_kept_runs_with_its_own_attributes_and_the_keys_of_the_project(tmp_path):
+def test_langfuse_gets_the_kept_runs_with_its_own_attributes_and_the_keys_of_the_project(tmp_path, monkeypatch):
+    operations = ("embeddings", "retrieval", "plan", "invoke_workflow", "create_agent", "chat")
+    monkeypatch.setenv("TRACEPARENT", f"00-{'0a' * 16}-{'0b' * 8}-01")
     spanfold.configure(otlp=False)
     with spanfold.run("sent", dir=tmp_path / "run"):
         with spanfold.stage("M1", cycle=0), spanfold.model_call("m-1", provider="openai", input="why?") as call:
@@ -109,33 +111,35 @@ def test_langfuse_gets_the_kept_runs_with_its_own_attributes_and_the_keys_of_the
             call.usage(input_tokens=12, output_tokens=3, cache_write_tokens=4)
         with spanfold.tool("search", arguments={"q": 1}) as tool:
             tool.result("nothing")
-        with spanfold.timed("load"):
+        with spanfold.timed("load"), spanfold.agent("reviewer"):
             pass
-    with LoopbackOtlpReceiver(path="/api/public/otel/v1/traces") as langfuse, LoopbackOtlpReceiver() as nobody:
+        for operation in operations:
+            with spanfold.model_call("m-1", operation=operation):
+                pass
+    sent = journaled(tmp_path / "run")
+    with LoopbackLangfuse() as langfuse, LoopbackOtlpReceiver() as nobody:
         environ = {
-            "LANGFUSE_BASE_URL": langfuse.endpoint,
-            "LANGFUSE_PUBLIC_KEY": "pk-lf-1",
-            "LANGFUSE_SECRET_KEY": "sk-lf-2",
+            **langfuse.environment,
             "GATEWAY_PERCENT": "100",
+            "GATEWAY_DECISION_WAIT": "1s",
             "JAEGER_OTLP": nobody.endpoint.removeprefix("http://"),
         }
-        with Collector(
-            tmp_path / "gateway",
-            *("gateway.yaml", "langfuse.yaml"),
-            environ=environ,
-            replace=TO_FILES.format(folder=tmp_path),
-        ) as gateway:
-            assert deliver(tmp_path / "run", gateway).sent == 5
-            until(lambda: len(langfuse.spans) == 5, "Langfuse has all")
-    request = langfuse.requests[0]
-    assert not request.problem
-    assert request.headers["authorization"] == "Basic " + base64.b64encode(b"pk-lf-1:sk-lf-2").decode()
-    assert request.headers["x-langfuse-ingestion-version"] == "4"
-    types = {s.attributes["spanfold.kind"]: s.attributes["langfuse.observation.type"] for s in langfuse.spans}
-    assert types == {"run": "chain", "stage": "chain", "model_call": "generation", "tool": "tool", "timing": "span"}
-    (call_sent,) = [s for s in langfuse.spans if s.attributes["spanfold.kind"] == "model_call"]
-    assert call_sent.attributes["gen_ai.usage.cache_creation.input_tokens"] == 4
-    assert "gen_ai.usage.cache_write.input_tokens" not in call_sent.attributes
+        configs = ("gateway.yaml", "langfuse.yaml")
+        replace = TO_FILES.format(folder=tmp_path)
+        with Collector(tmp_path / "gateway", *configs, environ=environ, replace=replace) as gateway:
+            assert deliver(tmp_path / "run", gateway).sent == len(sent)
+            until(lambda: len(langfuse.spans) == len(sent), "Langfuse has all")
+    assert not [request.problem for request in langfuse.requests if request.problem]
+    assert {request.headers["x-langfuse-ingestion-version"] for request in langfuse.requests} == {"4"}
+    for span in langfuse.spans:
+        attributes = dict(span.attributes)
+        assert attributes["langfuse.observation.type"] == type_of(attributes), attributes
+        assert attributes.get("langfuse.internal.as_root") == (True if span.name == "sent" else None)
+    types = {span.attributes["langfuse.observation.type"] for span in langfuse.spans}
+    assert types == {"chain", "generation", "tool", "agent", "span", "embedding", "retriever"}
+    (with_usage,) = [s for s in langfuse.spans if "gen_ai.usage.input_tokens" in s.attributes]
+    assert with_usage.attributes["gen_ai.usage.cache_creation.input_tokens"] == 4
+    assert "gen_ai.usage.cache_write.input_tokens" not in with_usage.attributes
 
 
 def test_a_balancer_sends_all_spans_of_a_trace_to_the_same_gateway_and_waits_for_one_that_is_down(tmp_path):

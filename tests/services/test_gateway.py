@@ -1,5 +1,8 @@
 """gateway.yaml, langfuse.yaml and balancer.yaml: what is kept, what reaches Langfuse, and which gateway gets a trace."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,21 +104,27 @@ def test_a_gateway_takes_secrets_out_of_what_others_send_and_leaves_the_rest_as_
         assert found[f"{number:016x}"] == runs["slow"][f"{number:016x}"]
 
 
-def test_langfuse_gets_the_kept_runs_with_its_own_attributes_and_the_keys_of_the_project(tmp_path, monkeypatch):
-    operations = ("embeddings", "retrieval", "plan", "invoke_workflow", "create_agent", "chat")
-    monkeypatch.setenv("TRACEPARENT", f"00-{'0a' * 16}-{'0b' * 8}-01")
-    spanfold.configure(otlp=False)
-    with spanfold.run("sent", dir=tmp_path / "run"):
-        with spanfold.stage("M1", cycle=0), spanfold.model_call("m-1", provider="openai", input="why?") as call:
-            call.output("because")
-            call.usage(input_tokens=12, output_tokens=3, cache_write_tokens=4)
-        with spanfold.tool("search", arguments={"q": 1}) as tool:
-            tool.result("nothing")
-        with spanfold.timed("load"), spanfold.agent("reviewer"):
+OF_LANGFUSE = """
+import spanfold
+spanfold.configure(otlp=False)
+with spanfold.run("sent", dir="run"):
+    with spanfold.stage("M1", cycle=0), spanfold.model_call("m-1", provider="openai", input="why?") as call:
+        call.output("because")
+        call.usage(input_tokens=12, output_tokens=3, cache_write_tokens=4)
+    with spanfold.tool("search", arguments={"q": 1}) as tool:
+        tool.result("nothing")
+    with spanfold.timed("load"), spanfold.agent("reviewer"):
+        pass
+    for operation in ("embeddings", "retrieval", "plan", "invoke_workflow", "create_agent", "chat"):
+        with spanfold.model_call("m-1", operation=operation):
             pass
-        for operation in operations:
-            with spanfold.model_call("m-1", operation=operation):
-                pass
+"""
+
+
+def test_langfuse_gets_the_kept_runs_with_its_own_attributes_and_the_keys_of_the_project(tmp_path):
+    # A process of its own: a run has a parent of somebody else's only once in one.
+    env = {**os.environ, "TRACEPARENT": f"00-{'0a' * 16}-{'0b' * 8}-01"}
+    subprocess.run([sys.executable, "-c", OF_LANGFUSE], cwd=tmp_path, env=env, capture_output=True, check=True)
     sent = journaled(tmp_path / "run")
     with LoopbackLangfuse() as langfuse, LoopbackOtlpReceiver() as nobody:
         environ = {

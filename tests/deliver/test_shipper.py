@@ -246,3 +246,21 @@ def test_many_runs_are_each_sent_once_and_leave_nothing_behind(tmp_path, monkeyp
             by_trace.setdefault(span.trace_id, []).append(span.name)
         assert len(by_trace) == 40
         assert sorted(map(sorted, by_trace.values())) == sorted([f"run-{n}", f"stage-{n}"] for n in range(40))
+
+
+def test_a_short_flush_cuts_no_request_off_which_would_then_arrive_twice(tmp_path, monkeypatch):
+    class Slow(LoopbackOtlpReceiver):
+        def answer(self, request, reply):
+            time.sleep(0.3)
+            return super().answer(request, reply)
+
+    with Slow() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        spanfold.configure(otlp=True)
+        with spanfold.run("sent", dir=tmp_path / "run"):
+            for i in range(5):
+                with spanfold.stage("M1", cycle=i):
+                    pass
+                spanfold.flush(0.01)
+        assert spanfold.flush(20).waiting == 0
+        assert len({s.span_id for s in receiver.spans}) == len(receiver.spans) == 6

@@ -6,6 +6,7 @@ everything has arrived or its time is over, whatever the peer does.
 """
 
 import logging
+import math
 import random
 import threading
 import time
@@ -242,7 +243,9 @@ class Shipper:
                 outbox.claim()
                 while not outbox.is_left and outbox.fill():
                     before = outbox.sent + outbox.refused
-                    answer = deliver_batch(outbox, self._sender, self._next_deadline())
+                    # Each request has its own time. That of a flush is not theirs: one that is given up early may have
+                    # arrived, and would be sent twice.
+                    answer = deliver_batch(outbox, self._sender, math.inf)
                     if outbox.sent + outbox.refused > before:
                         self._pause_s = FIRST_PAUSE_S
                     if answer.result == "retry":
@@ -257,12 +260,6 @@ class Shipper:
             # The run's fault and not the destination's: others go on.
             outbox.problem = f"{type(error).__name__} while reading the journal"
         return True
-
-    def _next_deadline(self) -> float:
-        with self._wake:
-            urgent = self._urgent_until
-        now = time.monotonic()
-        return urgent if urgent > now else now + self.destination.timeout_s
 
     def _took(self) -> None:
         if self.reason:

@@ -18,7 +18,9 @@ import pytest
 
 from spanfold.cli._checks import EXTRAS, VARIABLES
 from spanfold.cli._exits import Exit
-from spanfold.settings import Settings
+from spanfold.deliver import destinations
+from spanfold.fs import FileLock, SafeRoot
+from spanfold.settings import Settings, resolve
 from tests.cli.conftest import ROOT, Spanfold
 
 pytestmark = pytest.mark.slow
@@ -355,3 +357,19 @@ def test_what_a_run_could_not_keep_is_on_disk_where_doctor_finds_it(spanfold: Sp
 
     assert answer.code == Exit.FAILED
     assert f"runs/lossy: lost {what} (2 times) while it was recorded." in answer.document["problems"]
+
+
+def test_a_run_that_another_process_sends_is_left_to_it(
+    spanfold: Spanfold, runs: Path, collector: tuple[int, list[bytes]]
+) -> None:
+    port, bodies = collector
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+    root = SafeRoot(runs / "ok" / "journal")
+    root.ensure_dir(".deliver")
+    (there,) = destinations(resolve({}), where)
+    with FileLock(root, f".deliver/{there.key}.lock"):
+        answer = spanfold("run", "deliver", "ok", "--json", **where)
+
+    assert (answer.code, bodies) == (Exit.LOCKED, [])
+    assert answer.document["destinations"][0]["reason"] == "another process sends it"
+    assert "expected nobody to send it" in answer.err

@@ -29,7 +29,7 @@ class Exit(enum.IntEnum):
     CORRUPT = 4
     """Something is not as it was recorded: edited, damaged, or missing from a sealed run or a bundle."""
     LOCKED = 5
-    """Another process is at work there: it records, folds or recovers the run."""
+    """Another process is at work there: it records, folds, recovers or sends the run."""
     NOTHING = 6
     """Nothing to recover."""
     CHANGED = 7

@@ -411,7 +411,7 @@ def test_an_event_without_a_stage_keeps_its_name_and_is_told(
 ) -> None:
     log = RunLogger(tmp_path / "run", verbose=True, observability_mode="offline")
     for tag in ("team5", "llm3", "m12", "gemma2", ""):
-        with pytest.warns(RuntimeWarning, match="model_calls"):
+        with pytest.warns(UserWarning, match="model_calls"):
             log.log_model_exchange(tag, role="r", operation="o", inputs="q")
     for tag, stage in (("m1_probe", "M1"), ("M4_SURGERY", "M4"), ("codegen_m2_stats", "M2"), (" Fix ", "M5")):
         log.log_stage_skipped(tag, stage)
@@ -485,7 +485,7 @@ def test_a_broken_standard_output_stops_nothing_and_is_counted(tmp_path: Path, m
 @pytest.mark.parametrize("stem", ["../out.json", "/tmp/out.json", "a/../../out.json", "", "a\0b", ".."])
 def test_an_artifact_never_leaves_the_run(log: RunLogger, stem: str, tmp_path: Path) -> None:
     before = files(tmp_path)
-    with pytest.warns(RuntimeWarning, match="artifact"):
+    with pytest.warns(UserWarning, match="artifact"):
         assert log.save_artifact_json(stem, {}) is None
     assert files(tmp_path) == before
     assert log.problems.total() == 1
@@ -604,7 +604,7 @@ def test_validation_names_what_the_schema_refuses_and_writes_it_all_the_same(
         off.log_agent_tool(1, tool=5, ok="yes")  # type: ignore[arg-type]
     monkeypatch.setenv("EVALRX_VALIDATE_LOG", "0")
     log = RunLogger(tmp_path / "run", observability_mode="offline")
-    with pytest.warns(RuntimeWarning, match=r"agent_tool event .*tool \(type\)"):
+    with pytest.warns(UserWarning, match=r"agent_tool event .*tool \(type\)"):
         log.log_agent_tool(2, tool=5, ok=True)  # type: ignore[arg-type]
     log.log_agent_tool(3, tool="t", ok=True)
     log.log_analysis(0, analysis(log.run_dir))

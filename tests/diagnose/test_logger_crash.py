@@ -613,3 +613,20 @@ def test_plain_data_comes_back_from_the_documents_as_it_was_told(
     assert {key: start[key] for key in config} == config
     assert [key for key in start if key in config] == list(config)
     assert (exchange["inputs"], exchange["output"], exchange["metadata"]) == (inputs, output, {"k": kwargs})
+
+
+@pytest.mark.contract("DL-147")
+def test_a_place_that_a_killed_process_left_empty_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    program = "import os, sys\nfrom pathlib import Path\nfrom spanfold.journal import claim_journal\n"
+    run(program + "claim_journal(Path(sys.argv[1]), 't'); os._exit(1)", tmp_path / "killed", status=1)
+    state = Path.home() / ".local" / "state" / "spanfold" / "open"
+    [left] = state.iterdir()
+    old = left.stat().st_mtime - 3600
+    os.utime(left, (old, old))
+
+    log = RunLogger(tmp_path / "run", observability_mode="offline")
+    assert left not in state.iterdir()
+    log.close()
+
+    assert list(state.iterdir()) == []
+    assert state.parent.stat().st_mode & 0o777 == 0o700

@@ -195,7 +195,7 @@ class LoggerCore:
 
     def _warn(self, message: str) -> None:
         with contextlib.suppress(Exception):  # a filter may turn warnings into errors, which are not the loop's
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            warnings.warn(message, UserWarning, stacklevel=4)
 
     def _missing(self, event: str) -> Callable[[str], None]:
         return lambda name: self._problem(f"the attribute {name} of the object of a {event}, which is missing")

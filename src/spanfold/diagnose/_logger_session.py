@@ -31,6 +31,7 @@ from spanfold.journal import (
     recover_run,
     release_journal,
     take_along,
+    tidy_open_journals,
 )
 from spanfold.routing import RUN_DOCUMENT
 
@@ -92,12 +93,18 @@ def open_session(folder: Path, trace_id: str | None, *, is_offline: bool, is_lat
     home = claim_journal(folder, known)
     if home is not None and not is_late:
         home = _tidied(folder, home, known)
+        tidy_open_journals()
         _tell_of_others(folder)
     inside = folder / "journal"
     journal = inside if home is None or is_late else home.journal
     place = RunPlace(folder, journal, trace_hex(known))
     foreign = None if is_late or journal_files(journal) else foreign_documents(folder)
-    run = LoopRun(place, home, trace_id=known, is_late=is_late, is_offline=is_offline)
+    try:
+        run = LoopRun(place, home, trace_id=known, is_late=is_late, is_offline=is_offline)
+    except BaseException:
+        if home is not None:
+            release_journal(home)
+        raise
     run.begin()
     if foreign:
         adopt(run, foreign)

@@ -15,6 +15,7 @@ from spanfold.journal._elsewhere import (
     open_journals,
     release_journal,
     take_along,
+    tidy_open_journals,
 )
 from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, Place, field_key, field_name
 from spanfold.journal._heads import file_heads
@@ -94,6 +95,7 @@ __all__ = [
     "scrub_tree",
     "store",
     "take_along",
+    "tidy_open_journals",
     "to_json",
     "to_tree",
     "value_of",

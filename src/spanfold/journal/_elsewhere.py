@@ -19,6 +19,7 @@ that opens the run, or `spanfold run recover`, moves the rest.
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ __all__ = [
     "open_journals",
     "release_journal",
     "take_along",
+    "tidy_open_journals",
 ]
 
 VARIABLE: Final = "SPANFOLD_STATE_DIR"
@@ -47,6 +49,7 @@ _JOURNAL: Final = "journal"
 _POINTER: Final = "pointer.json"
 _LOCK: Final = "lock"
 _ACKS: Final = ".deliver"
+_NEW_S: Final = 60.0
 _NOT_MOVED: Final = frozenset({".fold", ".recover.lock"})
 
 
@@ -164,6 +167,18 @@ def _point(folder: SafeRoot, place: OpenJournal) -> None:
     }
     with contextlib.suppress(OSError, SpanfoldError):  # a full disk: the journal is found by its name all the same
         folder.replace_atomic(_POINTER, orjson.dumps(told) + b"\n", durable=False)
+
+
+def tidy_open_journals() -> None:
+    """Remove places without a journal, which processes left that were killed before their first record or after their last."""
+    for state in _states():
+        with contextlib.suppress(OSError):
+            for folder in (state / _OPEN).iterdir():
+                # A place that is new may not be locked yet.
+                if _has_files(folder / _JOURNAL) or time.time() - folder.stat().st_mtime < _NEW_S:
+                    continue
+                with contextlib.suppress(OSError, SpanfoldError), FileLock(SafeRoot(folder), _LOCK):
+                    _forget(OpenJournal(Path(), folder, ""))
 
 
 def open_journals() -> list[OpenJournal]:

@@ -124,7 +124,7 @@ def test_memory_does_not_grow_with_the_journal(receiver, tmp_path):
 class Taker:
     """A destination that takes every request, at no cost of memory."""
 
-    def send(self, items, deadline):
+    def send(self, items, deadline, patience=1):
         assert request((item.record, item.content) for item in items)
         return Answer("accepted")
 

@@ -204,6 +204,18 @@ def test_over_a_slow_line_smaller_requests_arrive_in_time(tmp_path):
         assert len({s.span_id for s in receiver.spans}) == 81
 
 
+@pytest.mark.slow
+def test_a_large_span_over_a_slow_line_gets_more_time_and_keeps_nobody_waiting_for_ever(tmp_path):
+    spanfold.configure(otlp=False)
+    with spanfold.run("sent", dir=tmp_path / "run") as run, spanfold.timed("large") as large:
+        large.set(text="x" * 4_000_000)
+    with LoopbackOtlpReceiver() as receiver:
+        with peer(lambda near: slow_line(near, receiver)) as url:
+            result = deliver_run(run.dir, at(url, timeout_s=1), timeout_s=60)
+        assert (result.sent, result.refused, result.waiting) == (2, 0, 0)
+        assert any(len(span.attributes.get("spanfold.text", "")) == 4_000_000 for span in receiver.spans)
+
+
 def slow_line(near: socket.socket, receiver: LoopbackOtlpReceiver) -> None:
     """Hand requests on at less than 2 MB a second."""
     try:

@@ -32,6 +32,8 @@ ENVELOPE_BYTES: Final = 16 * 1024
 """Room in a request for resource and scope."""
 SMALLEST_WINDOW: Final = 64 * 1024
 """Bytes below which a request is not made smaller: a line that does not take so much takes nothing."""
+MAX_PATIENCE: Final = 8
+"""Times the destination's time-out that a large record gets at most when it is alone in a request."""
 _BLOCKS_BYTES: Final = 1 << 26
 """Bytes that all files of a run may hold in memory together while they are merged."""
 
@@ -77,6 +79,8 @@ class Outbox(ABC):
         """What goes into the next request; an item leaves it when it has arrived or was refused for good."""
         self.window = destination.window_bytes
         """Bytes of the next request: less after one that could not be answered in time, more again after one that was."""
+        self.patience = 1
+        """How many times as long as usual a large record may take that is alone in its request, and was not answered."""
         self.journal_dir = journal_dir or journal_folder(run_dir)
         self.acks = Acknowledgements(self.journal_dir, destination)
         self._counter = _Counter(self.journal_dir, self.acks.offsets, destination.name)
@@ -206,13 +210,16 @@ class Outbox(ABC):
 
     def answered(self, seconds: float) -> None:
         """Take note that a request was answered in so many seconds: after a quick one the next may be larger."""
+        self.patience = 1
         if seconds < self.destination.timeout_s / 4:
             self.window = min(self.destination.window_bytes, self.window * 2)
 
     def not_answered(self, items: Collection[Item]) -> None:
-        """Take note that a request was not answered in time: over a slow line a smaller one may be."""
+        """Take note that a request was not answered in time: over a slow line a smaller one may be, or one that has more time."""
         size = sum(item.size for item in items)
         self.window = max(SMALLEST_WINDOW, min(self.window, size) // 2)
+        if len(items) == 1 and size > SMALLEST_WINDOW:
+            self.patience = min(MAX_PATIENCE, self.patience * 2)
 
     # -- settling
 

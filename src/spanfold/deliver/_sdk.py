@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from spanfold.deliver._answer import Answer, judge_status
 from spanfold.deliver._bounded import within
 from spanfold.deliver._destination import LANGFUSE_SCORES, Destination, langfuse_base
-from spanfold.deliver._outbox import Item
+from spanfold.deliver._outbox import MAX_PATIENCE, Item
 from spanfold.errors import SpanfoldError
 from spanfold.fs import SafeRoot
 
@@ -60,7 +60,7 @@ class _SdkSender:
             from langfuse.api import LangfuseAPI
 
             _http_log.addFilter(_not_ours)  # which adds it once
-            self._http = httpx.Client(timeout=self._destination.timeout_s, follow_redirects=False)
+            self._http = httpx.Client(timeout=self._destination.timeout_s * MAX_PATIENCE, follow_redirects=False)
             self._api = LangfuseAPI(
                 base_url=self._base,
                 x_langfuse_sdk_name=_NAME,
@@ -70,7 +70,7 @@ class _SdkSender:
                 httpx_client=self._http,
             )
 
-    def _attempt(self, deadline: float, act: Callable[[], Answer]) -> Answer:
+    def _attempt(self, deadline: float, patience: int, act: Callable[[], Answer]) -> Answer:
         """Do something with the client, within a deadline; every failure is an answer."""
         try:
             self._open()
@@ -81,7 +81,7 @@ class _SdkSender:
         from httpx import HTTPError
         from langfuse.api.core import ApiError
 
-        deadline = min(deadline, time.monotonic() + self._destination.timeout_s)
+        deadline = min(deadline, time.monotonic() + self._destination.timeout_s * patience)
         try:
             return within(deadline, act, lambda late: None)
         except ApiError as error:
@@ -94,7 +94,7 @@ class _SdkSender:
             return Answer("retry", f"no answer: {type(error).__name__}")
 
     def _options(self) -> dict[str, Any]:
-        return {"max_retries": 0, "timeout_in_seconds": self._destination.timeout_s}
+        return {"max_retries": 0, "timeout_in_seconds": self._destination.timeout_s * MAX_PATIENCE}
 
 
 class ScoreSender(_SdkSender):
@@ -104,12 +104,12 @@ class ScoreSender(_SdkSender):
         super().__init__(destination)
         self._takes_lists = True
 
-    def send(self, items: Sequence[Item], deadline: float) -> Answer:
+    def send(self, items: Sequence[Item], deadline: float, patience: int = 1) -> Answer:
         """Send scores in one request; sending them again changes nothing."""
-        answer = self._attempt(deadline, lambda: self._create([item.content for item in items]))
+        answer = self._attempt(deadline, patience, lambda: self._create([item.content for item in items]))
         if answer == Answer("refused", "HTTP 400") and self._takes_lists and len(items) == 1:
             # Servers of before version 5 of the SDK take one score, and no list of them.
-            single = self._attempt(deadline, lambda: self._create_one(items[0].content))
+            single = self._attempt(deadline, patience, lambda: self._create_one(items[0].content))
             self._takes_lists = single.result != "accepted"
             return single
         return answer
@@ -140,7 +140,7 @@ class ScoreSender(_SdkSender):
 class MediaSender(_SdkSender):
     """Uploads files, each once for a project."""
 
-    def send(self, items: Sequence[Item], deadline: float) -> Answer:
+    def send(self, items: Sequence[Item], deadline: float, patience: int = 1) -> Answer:
         """Upload one file, if the server has not got it."""
         (item,) = items
         media = item.content
@@ -151,7 +151,7 @@ class MediaSender(_SdkSender):
             return Answer("refused", f"the file cannot be read ({type(error).__name__})")
         if hashlib.sha256(content).hexdigest() != media["sha256"]:
             return Answer("refused", "the file is not as it was recorded")
-        return self._attempt(deadline, lambda: self._upload(media, content))
+        return self._attempt(deadline, patience, lambda: self._upload(media, content))
 
     def _upload(self, media: Mapping[str, Any], content: bytes) -> Answer:
         digest = base64.b64encode(bytes.fromhex(media["sha256"])).decode("ascii")

@@ -30,12 +30,13 @@ MAX_SUSPECTS: Final = 8
 class Sender(Protocol):
     """Sends items to one destination. Used by one thread."""
 
-    def send(self, items: Sequence[Item], deadline: float) -> Answer:
+    def send(self, items: Sequence[Item], deadline: float, patience: int = 1) -> Answer:
         """Send items in one request; every failure is an answer, none is an exception.
 
         Args:
             items: What, at least one.
             deadline: Monotonic seconds after which this must have returned.
+            patience: How many times the destination's time-out it may take.
         """
         ...
 
@@ -51,7 +52,7 @@ class OtlpSender:
         self._destination = destination
         self._carrier: GrpcSender | HttpSender | None = None
 
-    def send(self, items: Sequence[Item], deadline: float) -> Answer:
+    def send(self, items: Sequence[Item], deadline: float, patience: int = 1) -> Answer:
         """Send items in one request."""
         now = time.monotonic()
         if deadline <= now:
@@ -59,7 +60,7 @@ class OtlpSender:
         if self._carrier is None:
             self._carrier = _carrier(self._destination)
         spans = [(cast("Span", item.record), item.content) for item in items]
-        return self._carrier.send(request(spans), min(deadline, now + self._destination.timeout_s))
+        return self._carrier.send(request(spans), min(deadline, now + self._destination.timeout_s * patience))
 
     def close(self) -> None:
         """Let the connection go."""
@@ -94,7 +95,7 @@ def deliver_batch(outbox: Outbox, sender: Sender, deadline: float) -> Answer:
     while todo:
         items = todo.pop()
         begun = time.monotonic()
-        answer = sender.send(items, deadline)
+        answer = sender.send(items, deadline, outbox.patience if len(items) == 1 else 1)
         if answer.result == "retry":
             if answer.reason in TOO_MUCH:
                 outbox.not_answered(items)

@@ -723,3 +723,19 @@ def test_message_content_is_kept_and_sent_as_the_settings_say(
     assert "M2 analysis" in sent
     validator = Draft202012Validator(load_schema())
     assert [error for event in events(tmp_path / "run") for error in validator.iter_errors(event)] == []
+
+
+def test_a_result_that_waits_for_another_thread_of_the_loop_is_not_kept_waiting_by_the_lock(log: RunLogger) -> None:
+    class Slow(Result):
+        def to_dict(self) -> dict[str, Any]:
+            worker = threading.Thread(target=lambda: call(log))
+            worker.start()
+            worker.join(30)
+            assert not worker.is_alive()
+            return {"x": 1}
+
+    log.log_probe(0, {"slow": Slow({}, {})})
+    log.close()
+
+    assert log.losses == {}
+    assert len(documents(log.run_dir)["M1/log.json"]["model_calls"]) == 1

@@ -18,7 +18,7 @@ from typing import Any
 
 from spanfold.diagnose import _logger_payloads as payloads
 from spanfold.diagnose._logger_cases import case_media
-from spanfold.diagnose._logger_core import Recording
+from spanfold.diagnose._logger_core import Preparing, Recording
 from spanfold.diagnose._logger_facts import run_facts
 from spanfold.diagnose._logger_files import manifest_files, snapshot, store_artifact_json
 from spanfold.diagnose._logger_run import LoopRun
@@ -60,48 +60,59 @@ class RunLogger(StageEvents):
     def log_cases(self, cases: Iterable[Any], *, split: str | None = None) -> None:
         """Record cases, each once (DL 7.2)."""
         for case in iter_cases(cases):
-            name = case_id(case)
-            with Recording(self, "case_record", is_urgent=False) as run:
+            name = ""
+            with Preparing(self, "case_record"):
+                name = case_id(case)
+            with self._lock:
                 if not name or name in self._seen_cases:
                     continue
                 self._seen_cases.add(name)
-                payload: dict[str, Any] = {"case_id": name, "case": pure(case_data(case))}
+            payload: dict[str, Any] = {"case_id": name, "case": {"id": name}, "media_paths": []}
+            refused: list[dict[str, str]] = []
+            with Preparing(self, "case_record"):
+                payload["case"] = pure(case_data(case))
                 payload["media_paths"], refused = case_media(self._folder, case)
-                if split:
-                    payload["split"] = split
-                if refused:
-                    payload["media_refused"] = refused
+            if split:
+                payload["split"] = split
+            if refused:
+                payload["media_refused"] = refused
+            with Recording(self, "case_record", is_urgent=False) as run:
                 self._validated("case_record", payload)
                 run.tell("case_record", payload)
-                self._console.run_event("cases", payload)
+            self._console.run_event("cases", payload)
 
     def log_report_published(self, envelope: dict[str, Any]) -> None:
         """Record that a report was published (DL 7.3)."""
-        self._run_event("report_published", payloads.report_published(envelope))
+        self._run_event("report_published", lambda: payloads.report_published(envelope))
 
     def log_diagnose_report(self, report: Any, cases: list[Any], *, discovery: list[Any] | None = None) -> None:
         """Record the report of the whole diagnosis (DL 7.4)."""
         missing = self._missing("diagnose report")
-        self._run_event("diagnose_report", payloads.diagnose_report(report, cases, discovery, missing))
+        self._run_event("diagnose_report", lambda: payloads.diagnose_report(report, cases, discovery, missing))
 
     def log_loop_end(
         self, report: Any, *, tokens_used: int | None = None, timings: dict[str, float] | None = None
     ) -> None:
         """Record the end of a loop (DL 7.19)."""
         missing = self._missing("loop report")
-        self._run_event("loop_end", payloads.loop_end(report, tokens_used, timings, missing))
+        self._run_event("loop_end", lambda: payloads.loop_end(report, tokens_used, timings, missing))
 
     def log_manifest(self, *, run_id: str, config: dict[str, Any]) -> None:
         """Record which files the run directory holds (DL 7.5)."""
-        with Recording(self, "manifest") as run:
+        files: list[str] = []
+        facts: dict[str, Any] = {}
+        with Preparing(self, "manifest"):
             files, facts = manifest_files(self._folder)
+        with Recording(self, "manifest") as run:
             value = {"ts": _now(run), "run_id": run_id, "config": dict(config), "files": files, "file_facts": facts}
             run.tell("manifest", {"diagnose.value": value})
 
     def log_runtime_snapshot(self, root: Path) -> None:
         """Record the workspace of the run (DL 7.6)."""
-        with Recording(self, "runtime_snapshot") as run:
+        kept: dict[str, Any] | None = None
+        with Preparing(self, "runtime_snapshot"):
             kept = snapshot(self._folder, "M5", root, keep_everything=True)
+        with Recording(self, "runtime_snapshot") as run:
             run.tell("runtime_snapshot", {"diagnose.value": kept})
 
     def log_agent_decision(
@@ -129,7 +140,9 @@ class RunLogger(StageEvents):
             "repair_attempts": repair_attempts,
             "fallback_used": fallback_used,
         }
-        payload = payloads.agent_decision(given, judge_prompt, judge_raw, judge_calls, duration_sec)
+        payload: dict[str, Any] = given
+        with Preparing(self, "agent_decision"):
+            payload = payloads.agent_decision(given, judge_prompt, judge_raw, judge_calls, duration_sec)
         with Recording(self, "agent_decision") as run:
             self._validated("agent_decision", payload)
             run.spanned(

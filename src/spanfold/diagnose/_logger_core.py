@@ -87,6 +87,29 @@ class Recording:
         return True
 
 
+class Preparing:
+    """What is done for an event before the lock is taken, since it may run code of the loop or copy files.
+
+    What goes wrong inside is counted, and ends here.
+    """
+
+    __slots__ = ("logger", "what")
+
+    def __init__(self, logger: "LoggerCore", what: str) -> None:
+        self.logger, self.what = logger, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None or not isinstance(error, Exception):
+            return False
+        self.logger._problem(f"{self.what}, of which a part could not be prepared", error)  # pyright: ignore[reportPrivateUsage]  # the module's own
+        return True
+
+
 class LoggerCore:
     """A run of a diagnose loop, and what its events have in common; see `RunLogger`."""
 
@@ -208,8 +231,11 @@ class LoggerCore:
 
     # -- events
 
-    def _run_event(self, event: str, payload: Mapping[str, Any], *, is_urgent: bool = True) -> None:
-        with Recording(self, event, is_urgent=is_urgent) as run:
+    def _run_event(self, event: str, make: Callable[[], Mapping[str, Any]]) -> None:
+        payload: Mapping[str, Any] = {}
+        with Preparing(self, event):
+            payload = make()
+        with Recording(self, event) as run:
             self._validated(event, payload)
             run.tell(event, payload)
         self._console.run_event(_BUCKETS.get(event, event), payload)

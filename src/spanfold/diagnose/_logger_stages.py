@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spanfold.diagnose import _logger_payloads as payloads
-from spanfold.diagnose._logger_core import LoggerCore, Recording, routed_stage
+from spanfold.diagnose._logger_core import LoggerCore, Preparing, Recording, routed_stage
 from spanfold.diagnose._logger_files import portable, snapshot
 from spanfold.diagnose._logger_probe import ProbeParts, prepare_probe
 from spanfold.diagnose._logger_run import LoopRun
@@ -117,7 +117,7 @@ class StageEvents(LoggerCore):
             The pictures: those the results painted themselves, then those made of their arrays.
         """
         parts = ProbeParts()
-        with Recording(self, "probe") as run:
+        with Preparing(self, "probe"):
             cycle = whole(cycle)
             parts = prepare_probe(self.run_dir, self._folder, cycle, results, cases, self._problem)
             payload = parts.payload
@@ -134,8 +134,9 @@ class StageEvents(LoggerCore):
                 payload["judge_response"] = judge_raw
             if duration_sec is not None:
                 payload["duration_sec"] = rounded(duration_sec, 3)
+        with Recording(self, "probe") as run:
             stage = run.take_stage("M1", cycle)
-            span = self._stage_event(run, "probe", "M1", cycle, payload, duration_sec=duration_sec, parts=stage)
+            span = self._stage_event(run, "probe", "M1", cycle, parts.payload, duration_sec=duration_sec, parts=stage)
             failed = failed_analyzers or {}
             for name in [*parts.analyzers, *(set(stage.analyzers) - set(parts.analyzers) if stage else ())]:
                 run.analyzer(name, span, stage, cycle, parts.analyzers.get(name, {}), failed.get(name))
@@ -144,9 +145,11 @@ class StageEvents(LoggerCore):
 
     def log_analysis(self, cycle: int, report: Any, *, duration_sec: float | None = None) -> None:
         """Record the statistics of M2 (DL 7.10)."""
-        with Recording(self, "analysis") as run:
+        payload: payloads.Payload = {}
+        with Preparing(self, "analysis"):
             to_portable = functools.partial(portable, self._folder)
             payload = payloads.analysis(report, to_portable, duration_sec, self._missing("analysis report"))
+        with Recording(self, "analysis") as run:
             span = self._of_stage(run, "analysis", "M2", cycle, payload, duration_sec)
             prompt, raw = attr(report, "llm_prompt"), attr(report, "llm_raw")
             self._judged(run, "M2", span, cycle, "statistics_judge", prompt, raw, duration_sec)
@@ -162,11 +165,13 @@ class StageEvents(LoggerCore):
         self, cycle: int, report: Any, *, out_dir: Path | str | None = None, duration_sec: float | None = None
     ) -> None:
         """Record the free exploration of M2 (DL 7.11)."""
-        with Recording(self, "explore") as run:
+        payload: payloads.Payload = {}
+        with Preparing(self, "explore"):
             kept = snapshot(self._folder, "M2", out_dir) if out_dir is not None else None
             has_report = out_dir is not None and kept is None and os.path.exists(f"{out_dir}/exploratory_report.json")
             payload = payloads.explore(report, kept, out_dir, has_report, duration_sec)
             payload["diagnose.out_dir"] = None if out_dir is None else text(out_dir)
+        with Recording(self, "explore") as run:
             span = self._of_stage(run, "explore", "M2", cycle, payload, duration_sec)
             calls = payloads.reported_calls(attr(report, "model_calls"), "explore_coder")
             self._calls(run, "M2", span, cycle, calls)
@@ -180,8 +185,10 @@ class StageEvents(LoggerCore):
         explore_figures: list[Any] | None = None,
     ) -> None:
         """Record the hypotheses of M3 (DL 7.12)."""
-        with Recording(self, "diagnosis") as run:
+        payload: payloads.Payload = {}
+        with Preparing(self, "diagnosis"):
             payload = payloads.diagnosis(diag, explore_figures, duration_sec, self._missing("diagnosis"))
+        with Recording(self, "diagnosis") as run:
             span = self._of_stage(run, "diagnosis", "M3", cycle, payload, duration_sec)
             self._calls(run, "M3", span, cycle, payloads.diagnosis_calls(diag, duration_sec))
 
@@ -197,11 +204,13 @@ class StageEvents(LoggerCore):
         judge_raw: str | None = None,
     ) -> None:
         """Record the verification of a hypothesis in M4, or an intervention in M5 (DL 7.13)."""
-        with Recording(self, "surgery") as run:
+        stage = "M4" if payloads.is_verification(iv) else "M5"
+        payload: payloads.Payload = {"module": stage.lower()}
+        with Preparing(self, "surgery"):
             payload = payloads.surgery(
                 hypothesis, iv, validation_cases, duration_sec, judge_prompt, judge_raw, self._missing("surgery")
             )
-            stage = payload["module"].upper()
+        with Recording(self, "surgery") as run:
             span = self._of_stage(run, "surgery", stage, cycle, payload, duration_sec)
             role = "protocol_consistency_judge"
             self._judged(run, stage, span, cycle, role, judge_prompt, judge_raw, duration_sec)
@@ -209,19 +218,24 @@ class StageEvents(LoggerCore):
     def log_experiment(self, cycle: int, hypothesis: Any, iv: Any, *, module: str = "m5") -> None:
         """Record an experiment of M4 or M5 (DL 7.14)."""
         stage = routed_stage(module) or "M5"
-        with Recording(self, "experiment") as run:
+        payload: payloads.Payload = {"module": module}
+        exp: payloads.Payload = {}
+        with Preparing(self, "experiment"):
             exp = payloads.experiment_of(iv)
             kept = snapshot(self._folder, stage, exp.get("workdir"))
             payload = payloads.experiment(hypothesis, iv, module, kept, self._missing("experiment"))
             payload["diagnose.stage"] = stage
+        with Recording(self, "experiment") as run:
             span = self._of_stage(run, "experiment", stage, cycle, payload, exp.get("duration_sec"))
             self._calls(run, stage, span, cycle, payloads.reported_calls(exp.get("model_calls"), "experiment_writer"))
 
     def log_fix(self, outcome: Any) -> None:
         """Record what the repair of M5 came to (DL 7.15)."""
-        with Recording(self, "fix") as run:
+        payload: payloads.Payload = {"module": "fix", "best": {}}
+        with Preparing(self, "fix"):
             kept = functools.partial(snapshot, self._folder, "M5", keep_everything=True)
             payload = payloads.fix(outcome, kept)
+        with Recording(self, "fix") as run:
             parts = run.take_stage("M5", -1)
             self._stage_event(run, "fix", "M5", -1, payload, parts=parts)
 

@@ -263,9 +263,14 @@ class Shipper:
 
     def _took(self) -> None:
         if self.reason:
-            log.warning("%s takes records again.", self._named)
+            log.log(self._level, "%s takes records again.", self._named)
         self.reason = ""
         self._pause_s = FIRST_PAUSE_S
+
+    @property
+    def _level(self) -> int:
+        """Of what the log says of it; one warning is enough for a server that gets spans, scores and media."""
+        return logging.WARNING if self.destination.name == self.destination.setting else logging.INFO
 
     @property
     def _named(self) -> str:
@@ -286,7 +291,8 @@ class Shipper:
             self._failed = self._generation
             self._wake.notify_all()
         if first:
-            log.warning(
+            log.log(
+                self._level,
                 "%s does not take records (%s). They stay in the journal and are sent when it does.",
                 self._named,
                 answer.reason,

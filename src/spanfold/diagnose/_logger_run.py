@@ -20,7 +20,7 @@ from spanfold.diagnose._rooms import tell_home
 from spanfold.errors import SpanfoldError
 from spanfold.instrument import ModelCallSpan, RecordedSpan, Run, RunPlace
 from spanfold.instrument import losses as process_losses
-from spanfold.journal import OpenJournal, field_key, release_journal
+from spanfold.journal import Fragment, OpenJournal, field_key, release_journal
 
 NAME: Final = "diagnose"
 TARGET_MODEL: Final = "target_model"
@@ -29,6 +29,7 @@ _DEMANDED: Final[Mapping[str, Any]] = {"raw_judge_output": None, "case": {}}
 _OPERATIONS: Final = {"generate": "chat", "chat": "chat"}
 _ERROR_TYPE: Final = re.compile(r"[A-Za-z_][\w.]{0,120}")
 _INT64: Final = 1 << 63
+_MOST_KNOWN: Final = 4096
 _DOCUMENTS_S: Final = 30.0
 """Longest wait for the documents of one event."""
 
@@ -213,20 +214,19 @@ class LoopRun(Run):
         parent = within or self._above(stage, cycle, analyzer, start)
         operation = _OPERATIONS.get(method, method)
         model = role or TARGET_MODEL
+        name, before = self.memo.get((NAME, operation, model)) or self._known_call(operation, model)
         span = ModelCallSpan(
             self,
-            f"{operation} {model}",
+            name,
             "model_call",
             parent,
             stage=stage,
             cycle=cycle if type(cycle) is int and -_INT64 <= cycle < _INT64 else None,
+            before=before,
             otel_kind=3,
             start_ns=start,
         )
         span.identity = (operation, model, None)
-        span.set_attribute(names.GENAI_OPERATION, operation)
-        span.set_attribute(names.GENAI_MODEL, model)
-        span.set_attribute(names.DL_EVENT, "model_call")
         if type(cycle) is not int and cycle is not None:
             span.set(**self._prepared({"cycle": cycle}))
         span.set(**self._prepared(fields))
@@ -235,6 +235,15 @@ class LoopRun(Run):
         if error is not None:
             failed(span, error)
         span.end(end)
+
+    def _known_call(self, operation: str, model: str) -> tuple[str, Fragment]:
+        """Return name and encoded attributes of the calls of one kind, which come again and again."""
+        memo = self.memo  # as it is before the gate is asked: a secret that is registered now replaces it
+        if len(memo) >= _MOST_KNOWN:
+            memo.clear()
+        attributes = {names.GENAI_OPERATION: operation, names.GENAI_MODEL: model, names.DL_EVENT: "model_call"}
+        known = memo[NAME, operation, model] = f"{operation} {model}", self.journal.encoder.fragment(attributes)
+        return known
 
     def _above(self, stage: str | None, cycle: Any, analyzer: str | None, start_ns: int) -> RecordedSpan:
         """Return the span a model call stands below, opened when it is the first one there."""

@@ -14,8 +14,8 @@ import pytest
 from spanfold.diagnose import RunLogger
 from spanfold.fold import list_runs, show_run
 from spanfold.journal import open_journals
+from tests.diagnose.programs import LOOP
 from tests.diagnose.script import documents, play
-from tests.diagnose.test_logger_crash import LOOP
 from tests.instrument.programs import Program
 
 

@@ -1,41 +1,21 @@
-"""What a killed process, a full disk, a second writer, a fork and many threads leave of a diagnose loop."""
+"""What a killed process, a full disk, a fork and many threads leave of a diagnose loop."""
 
 import json
-import os
 import signal
-import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import spanfold
 from spanfold.diagnose import RunLogger
-from spanfold.errors import LockedError, UnsafeEntryError
 from spanfold.fold import check_documents, fold_run, show_run
 from spanfold.journal import journal_files, open_journals, recover_run, verify_journal
-from tests.diagnose.script import analysis, documents, events, hypothesis, intervention, play
+from tests.diagnose.programs import LOOP, told
+from tests.diagnose.script import documents, events
 from tests.instrument.programs import Program, run
 from tests.journal.kernel import Flush, fill, small_disk, watched
-
-LOOP = """
-import os, sys, threading, time
-from pathlib import Path
-from types import SimpleNamespace
-from spanfold.diagnose import RunLogger
-log = RunLogger(sys.argv[1], observability_mode="offline")
-def call(i, analyzer="a"):
-    log.log_model_call(cycle=0, analyzer=analyzer, call_index=i, method="generate", inputs="x" * 2000, kwargs={},
-                       output=str(i), duration_sec=0.01, error=None)
-"""
-
-
-def told(run_dir: Path) -> Counter[str]:
-    return Counter(event["event"] for event in events(run_dir))
 
 
 @pytest.mark.slow
@@ -83,84 +63,6 @@ time.sleep(60)
     assert names == {"M3: Root-Cause Diagnosis (Cycle 0)", "M1: without a result", "Probe: a (failed)"}
     assert verify_journal(run_dir).sealed
     assert not check_documents(run_dir)
-
-
-@pytest.mark.contract("DL-147", "DL-135", "DL-168", "DL-024")
-def test_the_next_start_on_the_directory_finishes_a_killed_run_and_goes_on_with_its_numbers(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    run(LOOP + 'log.log_run_start({"model": "m"}); call(1); os._exit(1)', run_dir, status=1)
-
-    with RunLogger(run_dir, observability_mode="offline") as log:
-        log.log_stage_skipped("M4", "nothing")
-
-    found = events(run_dir)
-    assert [(e["event_seq"], e["event"]) for e in found] == [(1, "run_start"), (2, "model_call"), (3, "stage_skipped")]
-    assert len({e["trace_id"] for e in found}) == 1
-    assert verify_journal(run_dir).sealed
-    assert not check_documents(run_dir)
-
-
-@pytest.mark.contract("DL-135", "DL-168", "DL-160", "DL-039", "DL-012")
-def test_a_directory_that_was_used_keeps_its_documents_and_its_numbers_go_on(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    with RunLogger(run_dir, observability_mode="offline") as first:
-        first.log_run_start({"model": "one"})
-        first.log_analysis(0, analysis(run_dir))
-    before = events(run_dir)
-
-    with RunLogger(run_dir, observability_mode="offline") as second:
-        second.log_run_start({"model": "two"})
-        second.log_analysis(1, analysis(run_dir))
-
-    after = events(run_dir)
-    run_json = documents(run_dir)["run.json"]
-    assert second.trace_id == first.trace_id
-    assert [e for e in after if e["event"] != "run_start"][:2] == [e for e in before if e["event"] != "run_start"]
-    assert run_json["run_start"]["model"] == "two"
-    assert [start["model"] for start in run_json["run_starts"]] == ["one", "two"]
-    numbers = [e["event_seq"] for e in [run_json["run_starts"][0], *after]]
-    assert sorted(numbers) == list(range(1, 7))
-    assert verify_journal(run_dir).sealed
-    assert not check_documents(run_dir)
-
-
-@pytest.mark.contract("DL-135", "DL-168")
-def test_a_directory_of_another_logger_is_gone_on_with_and_loses_nothing(tmp_path: Path) -> None:
-    seed = pytest.importorskip("evalrx.eval_agent.run_logger_v2")
-    run_dir = tmp_path / "run"
-    play(seed.RunLoggerV2(run_dir, observability_mode="offline"), tmp_path)
-    before = documents(run_dir)
-
-    with RunLogger(run_dir, observability_mode="offline") as log:
-        log.log_stage_skipped("M4", "nothing")
-
-    after = documents(run_dir)
-    skipped = after["M4/log.json"].pop("stage_skipped")
-    assert after == before
-    assert skipped[0]["event_seq"] == 1 + max(e["event_seq"] for e in events(run_dir) if e["event"] != "stage_skipped")
-    assert log.trace_id == before["run.json"]["trace_id"]
-    assert not check_documents(run_dir)
-
-
-@pytest.mark.slow
-@pytest.mark.contract("DL-137")
-def test_a_second_writer_is_refused_by_name_and_the_first_loses_nothing(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    log = RunLogger(run_dir, observability_mode="offline")
-    log.log_run_start({"model": "m"})
-    other = "from spanfold.diagnose import RunLogger; import sys; RunLogger(sys.argv[1])"
-
-    with pytest.raises(LockedError, match="is being recorded"):
-        RunLogger(run_dir)
-    refused = run(other, run_dir, status=1)
-    assert "LockedError" in refused.err
-    with pytest.raises(LockedError):
-        recover_run(run_dir)
-    log.log_stage_skipped("M4", "nothing")
-    log.close()
-
-    assert [e["event_seq"] for e in events(run_dir)] == [1, 2]
-    RunLogger(run_dir, observability_mode="offline").close()
 
 
 @pytest.mark.slow
@@ -293,106 +195,6 @@ def test_threads_that_log_together_lose_nothing_and_keep_one_order(tmp_path: Pat
     assert not check_documents(run_dir)
 
 
-class Hostile:
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
-
-
-def _poison() -> dict[str, Any]:
-    cyclic: dict[str, Any] = {"a": 1}
-    cyclic["self"] = cyclic
-    return {
-        "tuple keys": {("a", 1): 2},
-        "lone surrogate": "\ud800",
-        "cyclic": cyclic,
-        "hostile": Hostile(),
-        "object": object(),
-        "set": {1, 2},
-        "bytes": b"\xff",
-        "nan": float("nan"),
-        "huge": 10**400,
-        "deep": json.loads("[" * 500 + "]" * 500),
-        "generator": (i for i in range(3)),
-        "lock": threading.Lock(),
-    }
-
-
-@pytest.mark.contract("DL-131", "DL-134", "DL-148", "DL-181", "DL-166")
-@pytest.mark.parametrize("name", list(_poison()))
-def test_poisonous_data_is_written_in_a_repaired_form_and_keeps_no_later_event_from_its_document(
-    tmp_path: Path, name: str
-) -> None:
-    run_dir = tmp_path / "run"
-    poison = _poison()[name]
-    log = RunLogger(run_dir, observability_mode="offline")
-    log.log_run_start({"x": poison})
-    log.log_model_call(
-        cycle=0,
-        analyzer="a",
-        call_index=1,
-        method="generate",
-        inputs=poison,
-        kwargs={"k": poison},
-        output=poison,
-        duration_sec=0.1,
-        error=None,
-    )
-    log.log_surgery(0, hypothesis(), intervention({"p": poison}, status=None, confidence_score=poison))
-    log.log_analysis(0, analysis(run_dir, stats_plan=poison, findings=[poison]))
-    log.log_model_exchange("M5", role="judge", operation="generate", inputs=poison, output=[poison])
-    log.log_stage_skipped("M4", "later")
-    read = documents(run_dir)
-    log.close()
-
-    assert read["M4/log.json"]["stage_skipped"][0]["reason_code"] == "later"
-    assert told(run_dir) == Counter(run_start=1, model_call=3, surgery=1, analysis=1, stage_skipped=1), (
-        "one call, one exchange, one judge"
-    )
-    for path in run_dir.rglob("*.json"):
-        text = path.read_text(encoding="utf-8")
-        json.loads(text, parse_constant=lambda word: pytest.fail(f"no strict JSON: {word}"))
-        assert " at 0x" not in text
-    assert not check_documents(run_dir)
-
-
-@pytest.mark.contract("DL-139")
-def test_what_is_changed_after_it_was_logged_stays_as_it_was(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    inputs, evidence = {"prompt": ["as it was"]}, {"m4_test_name": "t", "rows": [1]}
-    with RunLogger(run_dir, observability_mode="offline") as log:
-        log.log_surgery(0, hypothesis(), intervention(evidence))
-        log.log_model_call(
-            cycle=0,
-            analyzer="a",
-            call_index=1,
-            method="generate",
-            inputs=inputs,
-            kwargs={},
-            output=inputs,
-            duration_sec=0.1,
-            error=None,
-        )
-        inputs["prompt"].append("changed")
-        evidence["rows"].append(2)
-
-    found = documents(run_dir)
-    assert found["M1/log.json"]["model_calls"][0]["inputs"] == {"prompt": ["as it was"]}
-    assert found["M4/log.json"]["surgery"][0]["evidence"]["rows"] == [1]
-    assert "changed" not in (run_dir / "langfuse_trace.json").read_text(encoding="utf-8")
-
-
-@pytest.mark.contract("DL-186", "DL-089", "DL-090")
-def test_a_logger_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
-    for mode, error in (("live", RuntimeError), ("sometimes", ValueError)):
-        with pytest.raises(error):
-            RunLogger(tmp_path / "run", observability_mode=mode)
-    assert os.listdir(tmp_path) == []
-    assert open_journals() == []
-    assert journal_files(tmp_path) == []
-
-
 @pytest.mark.slow
 @pytest.mark.contract("DL-145", "DL-126")
 def test_memory_and_the_cost_of_a_call_do_not_grow_with_the_number_of_calls(tmp_path: Path) -> None:
@@ -470,52 +272,6 @@ def test_a_loop_that_never_closes_its_logger_leaves_everything_finished_and_in_i
     assert not check_documents(tmp_path / "run")
 
 
-@pytest.mark.contract("DL-137")
-def test_a_run_of_another_machine_is_not_taken_for_one_whose_process_died(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    run(LOOP + 'log.log_run_start({"model": "m"}); os._exit(1)', run_dir, status=1)
-    [place] = open_journals()
-    pointer = place.folder / "pointer.json"
-    pointer.write_text(pointer.read_text(encoding="utf-8").replace(place.host, "another.example"), encoding="utf-8")
-
-    for attempt in (lambda: RunLogger(run_dir, observability_mode="offline"), lambda: recover_run(run_dir)):
-        with pytest.raises(LockedError, match=r"another\.example"):
-            attempt()
-
-    assert recover_run(run_dir, assume_dead=True).came_home
-    RunLogger(run_dir, observability_mode="offline").close()
-
-
-@pytest.mark.contract("DL-135")
-def test_a_run_of_another_kind_is_not_gone_on_with(tmp_path: Path) -> None:
-    with spanfold.run("native", dir=tmp_path / "run"):
-        pass
-    before = (tmp_path / "run" / "run.json").read_bytes()
-
-    with pytest.raises(UnsafeEntryError, match="run of another kind"):
-        RunLogger(tmp_path / "run", observability_mode="offline")
-
-    assert (tmp_path / "run" / "run.json").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_a_child_process_that_joins_the_loop_records_into_its_journal(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    log = RunLogger(run_dir, observability_mode="offline")
-    child = "import spanfold\nwith spanfold.stage('M2', cycle=3):\n    spanfold.event('from the child')"
-
-    run(child, env=spanfold.child_env())
-    log.log_stage_skipped("M4", "r")
-    log.close()
-
-    beside = json.loads((run_dir / "traced" / "M2" / "log.json").read_text(encoding="utf-8"))
-    assert (len(beside["stage"]), beside["event"][0]["name"]) == (1, "from the child")
-    assert len(journal_files(run_dir)) == 2
-    assert open_journals() == []
-    assert verify_journal(run_dir).sealed
-    assert not check_documents(run_dir)
-
-
 @pytest.mark.slow
 @pytest.mark.contract("DL-140", "DL-150")
 def test_what_the_disk_does_not_take_leaves_the_old_file_whole_and_no_half_one(tmp_path: Path) -> None:
@@ -546,87 +302,3 @@ print(sorted(log.problems))
     assert documents(tmp_path / "run")["run.json"]["cases"][0]["media_refused"][0]["slot"] == "image"
     assert not [path for path in (tmp_path / "run").rglob(".*") if path.is_file()]
     assert list((tmp_path / "run" / "M1").glob("artifacts/*")) == []
-
-
-def test_documents_that_are_gone_are_made_again_to_the_same_bytes(tmp_path: Path) -> None:
-    play(RunLogger(tmp_path / "run", observability_mode="offline"), tmp_path)
-    names = {
-        *(f"M{n}/log.json" for n in range(1, 6)),
-        "run.json",
-        "spanfold.json",
-        "langfuse_trace.json",
-        "timings.jsonl",
-    }
-    before = {name: (tmp_path / "run" / name).read_bytes() for name in names}
-    for name in names:
-        (tmp_path / "run" / name).unlink()
-
-    fold_run(tmp_path / "run")
-    fold_run(tmp_path / "run", into=tmp_path / "elsewhere")
-
-    for folder in ("run", "elsewhere"):
-        assert {name: (tmp_path / folder / name).read_bytes() for name in names} == before
-
-
-DATA = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-# Names that mean something to the journal or to the fold.
-KEYS = st.text(min_size=1) | st.sampled_from(
-    [
-        *("cycle", "stage", "kind", "field.x", "field.stage", "diagnose.x", "input", "output", "input_form", "notes"),
-        *(
-            "json_fields",
-            "run.id",
-            "run.losses",
-            "seal.head",
-            "phase",
-            "name",
-            "layout",
-            "artifacts",
-            "span_name",
-            "depth",
-        ),
-        *("self_ns", "outcome", "content", "host", "pid", "argv", "recorded_parent", "usage", "items", "open", "run"),
-    ]
-)
-
-
-@pytest.mark.slow
-@given(config=st.dictionaries(KEYS, DATA, max_size=6), inputs=DATA, output=DATA, kwargs=DATA)
-def test_plain_data_comes_back_from_the_documents_as_it_was_told(
-    config: dict[str, Any], inputs: Any, output: Any, kwargs: Any
-) -> None:
-    envelope = {"ts", "trace_id", "event", "schema_version", "event_seq", "stage", "span_id"}
-    config = {key: value for key, value in config.items() if key not in envelope}
-    with tempfile.TemporaryDirectory() as folder:
-        with RunLogger(Path(folder) / "run", observability_mode="offline") as log:
-            log.log_run_start(config)
-            log.log_model_exchange("M2", role="r", operation="o", inputs=inputs, output=output, metadata={"k": kwargs})
-        found = documents(Path(folder) / "run")
-
-    start, exchange = found["run.json"]["run_start"], found["M2/log.json"]["model_calls"][0]
-    assert {key: start[key] for key in config} == config
-    assert [key for key in start if key in config] == list(config)
-    assert (exchange["inputs"], exchange["output"], exchange["metadata"]) == (inputs, output, {"k": kwargs})
-
-
-@pytest.mark.contract("DL-147")
-def test_a_place_that_a_killed_process_left_empty_is_removed_by_the_next_start(tmp_path: Path) -> None:
-    program = "import os, sys\nfrom pathlib import Path\nfrom spanfold.journal import claim_journal\n"
-    run(program + "claim_journal(Path(sys.argv[1]), 't'); os._exit(1)", tmp_path / "killed", status=1)
-    state = Path.home() / ".local" / "state" / "spanfold" / "open"
-    [left] = state.iterdir()
-    old = left.stat().st_mtime - 3600
-    os.utime(left, (old, old))
-
-    log = RunLogger(tmp_path / "run", observability_mode="offline")
-    assert left not in state.iterdir()
-    log.close()
-
-    assert list(state.iterdir()) == []
-    assert state.parent.stat().st_mode & 0o777 == 0o700

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from evalrx.observability import DiagnosticTracer as SeedTracer
 from evalrx.observability.envelope import artifact_manifests_for_event, make_event_envelope
@@ -27,6 +28,7 @@ from spanfold.diagnose import (
     service_trace_id,
 )
 from spanfold.errors import LockedError
+from spanfold.fold import verify_run
 from spanfold.instrument import losses
 from spanfold.journal import fields, read_journal
 from spanfold.model import Span
@@ -639,3 +641,38 @@ def test_closing_while_the_server_hangs_takes_a_few_seconds_and_loses_nothing(
 
     assert took < 20
     assert {span.span_id for span in langfuse.spans} == {span.span_id for span in spans_of(tmp_path / "run")}
+
+
+def test_references_of_data_that_holds_itself_are_found_in_finite_time(run_dir: Path) -> None:
+    event: dict[str, Any] = {"report_path": "c.json", "again": []}
+    event["again"].append(event)
+
+    assert [ref["path"] for ref in artifact_refs(event, run_dir)] == ["c.json"]
+
+
+@pytest.mark.contract("DL-140")
+def test_files_of_a_loop_are_recorded_with_their_hashes_so_that_a_change_is_found(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "plot.png").write_bytes(b"plot")
+    (tmp_path / "image.png").write_bytes(b"image")
+    result = Result(mean=1)
+    result.artifacts = {"attn_map": np.zeros((2, 3))}  # type: ignore[attr-defined]
+    with RunLogger(tmp_path / "run", observability_mode="offline") as log:
+        log.log_cases([{"id": "a", "inputs": {"image": str(tmp_path / "image.png")}}] * 2)
+        log.log_probe(0, {"blur": result})
+        log.log_explore(0, None, out_dir=work)
+        log.log_explore(1, None, out_dir=work)
+
+    whole = verify_run(tmp_path / "run")
+    recorded = {path.relative_to(tmp_path / "run").as_posix() for path in (tmp_path / "run").rglob("*.[np][pn][yg]")}
+    changed = next((tmp_path / "run/M1/artifacts").glob("*.npy"))
+    changed.write_bytes(changed.read_bytes()[:-1] + b"x")
+    found = verify_run(tmp_path / "run")
+
+    assert whole.n_artifacts == len(recorded) >= 3
+    assert whole.artifacts == ()
+    assert [(row.path, row.kind) for row in found.artifacts] == [
+        (changed.relative_to(tmp_path / "run").as_posix(), "edited")
+    ]
+    assert not (tmp_path / "run/traced").exists()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from spanfold import names
 from spanfold.errors import SpanfoldError
 from spanfold.fs import SafeRoot
 from spanfold.routing import STAGES
@@ -109,8 +110,13 @@ def artifact_refs(event: Mapping[str, Any], run_dir: str | os.PathLike[str]) -> 
 def _paths(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each string that is a path, with the key it stands under, in order."""
     waiting: list[tuple[Any, str, bool]] = [(event, "", False)]
+    seen: set[tuple[int, bool]] = set()  # a container may hold itself
     while waiting:
         item, role, is_path = waiting.pop()
+        if isinstance(item, Mapping | list | tuple):
+            if (id(cast("object", item)), is_path) in seen:
+                continue
+            seen.add((id(cast("object", item)), is_path))
         if isinstance(item, Mapping):
             pairs = [(str(key), inner) for key, inner in cast("Mapping[Any, Any]", item).items()]
             waiting += [(inner, key, _is_path_key(key, is_path)) for key, inner in reversed(pairs)]
@@ -121,7 +127,9 @@ def _paths(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _is_path_key(key: str, is_inherited: bool) -> bool:
-    return key.endswith(_PATH_KEYS) or key in _FILE_LISTS or (is_inherited and key != "files")
+    return (
+        key.endswith(_PATH_KEYS) or key.removeprefix(names.DL_FIELD) in _FILE_LISTS or (is_inherited and key != "files")
+    )
 
 
 def _inside(base: str, text: str) -> str:

@@ -5,6 +5,7 @@ says, and one whose parts are told first (the model calls of a probe) is opened
 with the first of them: killed in between, it is visible as started.
 """
 
+import os
 import re
 import threading
 import time
@@ -15,6 +16,8 @@ from typing import Any, Final, cast
 from opentelemetry.trace import StatusCode
 
 from spanfold import names
+from spanfold.artifacts import MEDIA_TYPES
+from spanfold.diagnose._envelope import artifact_refs
 from spanfold.diagnose._logger_values import seconds, tree
 from spanfold.diagnose._rooms import tell_home
 from spanfold.errors import SpanfoldError
@@ -29,6 +32,8 @@ _DEMANDED: Final[Mapping[str, Any]] = {"raw_judge_output": None, "case": {}}
 _OPERATIONS: Final = {"generate": "chat", "chat": "chat"}
 _ERROR_TYPE: Final = re.compile(r"[A-Za-z_][\w.]{0,120}")
 _INT64: Final = 1 << 63
+_OURS: Final = re.compile(r"(M[1-5]/artifacts|media)/")
+"""Where the files stand that the logger writes; others may be changed by whoever wrote them."""
 _MOST_KNOWN: Final = 4096
 _DOCUMENTS_S: Final = 30.0
 """Longest wait for the documents of one event."""
@@ -72,6 +77,7 @@ class LoopRun(Run):
         self._writer = 0
         self._last_ns = self._event_ns = 0
         self._stages: dict[tuple[str, int | None], OpenStage] = {}
+        self._known_files: set[tuple[str, str]] = set()
         fields: dict[str, Any] = {"layout": NAME, "diagnose.trace_id": trace_id}
         if is_late:
             fields["diagnose.late"] = True
@@ -121,6 +127,7 @@ class LoopRun(Run):
             attributes[names.CYCLE] = cycle
         prepared = self._prepared(fields)
         attributes.update({field_key(key): value for key, value in prepared.items()})
+        self._files(self.span, prepared, stage, cycle)
         self.span.add_event(f"{NAME}.{event}", attributes, self.moment())
 
     def spanned(
@@ -165,13 +172,41 @@ class LoopRun(Run):
         span.set_attribute(names.DL_EVENT, event)
         if self.content == "local":
             span.set_attribute(names.CONTENT, "local")
-        span.set(**self._prepared(fields))
+        prepared = self._prepared(fields)
+        span.set(**prepared)
+        self._files(span, prepared, stage, cycle)
         if outcome:
             span.set_attribute(names.OUTCOME, outcome)
         if error is not None:
             failed(span, error)
         span.end(end)
         return span
+
+    def _files(self, span: RecordedSpan, fields: Mapping[str, Any], stage: str | None, cycle: Any) -> None:
+        """Record hash and size of each file of ours that an event speaks of, so that a change is found, once for each content."""
+        for ref in artifact_refs(fields, self.dir):
+            path, sha256 = str(ref["path"]), str(ref["artifact_id"]).removeprefix("sha256:")
+            if not _OURS.match(path) or (path, sha256) in self._known_files:
+                continue
+            self._known_files.add((path, sha256))
+            stem, suffix = os.path.splitext(str(ref["filename"]))
+            told = {
+                "artifact": stem,
+                "kind": "array" if suffix == ".npy" else "media" if suffix.lower() in MEDIA_TYPES else "file",
+                "path": path,
+                "media_type": MEDIA_TYPES.get(suffix.lower(), ref["mime_type"]),
+                "sha256": sha256,
+                "size_bytes": ref["size_bytes"],
+            }
+            attributes: dict[str, Any] = {names.DL_EVENT: "artifact"}
+            if stage is not None:
+                attributes[names.STAGE] = stage
+            if type(cycle) is int:
+                attributes[names.CYCLE] = cycle
+            if self.content != "all":
+                attributes[names.CONTENT] = "local"
+            attributes.update({field_key(key): value for key, value in told.items()})
+            span.add_event(names.EVENT_ARTIFACT, attributes, self.moment())
 
     def _new(
         self,

@@ -32,8 +32,8 @@ LATER_RUN_BUCKETS: Final = ("loop_end", "agent_decisions", "agent_tool_calls", "
 _STARTS: Final = "run_starts"
 _VALUES: Final = frozenset({"manifest", "runtime_snapshot"})
 """What is no event: a value of run.json, replaced each time (DL 7.5, 7.6)."""
-NOT_IN_DOCUMENTS: Final = frozenset({"analyzer", "stage"})
-"""Spans that only the trace shows: an analyzer of a probe, a stage whose result was never told."""
+NOT_IN_DOCUMENTS: Final = frozenset({"analyzer", "stage", "artifact"})
+"""Spans that only the trace shows: an analyzer of a probe, a stage whose result was never told. And the hashes of files."""
 LATER_EVENTS: Final = frozenset({"model_call", "case_record"})
 """Events that may be in their document up to a second later (DL 17, A-01)."""
 

@@ -149,12 +149,17 @@ def test_sending_because_of_the_environment_is_said_aloud_and_offline_is_obeyed(
     assert [s.name for s in langfuse.spans] == ["r"]
 
 
-def test_the_switches_of_its_sdk_are_obeyed(langfuse):
+def test_the_switches_of_its_sdk_are_obeyed(langfuse, tmp_path):
+    run_dir = unsent(tmp_path / "run")
+
     def names(**more: str) -> list[str]:
         return [d.name for d in destinations(resolve({}), {**langfuse.environment, **more})]
 
     assert names() == ["langfuse", "langfuse-scores", "langfuse-media"]
     assert names(LANGFUSE_MEDIA_UPLOAD_ENABLED="false") == ["langfuse", "langfuse-scores"]
+    for destination in destinations(resolve({}), {**langfuse.environment, "LANGFUSE_MEDIA_UPLOAD_ENABLED": "false"}):
+        deliver_run(run_dir, destination)
+    assert langfuse.spans and b"langfuseMedia" not in langfuse.payloads()  # nothing refers to what never comes
     assert names(LANGFUSE_TRACING_ENABLED="False") == []
 
 

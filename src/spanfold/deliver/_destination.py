@@ -60,6 +60,8 @@ class Destination:
     """Langfuse: the public key, which stands for a project. Another project is another destination."""
     secret: str = field(default="", repr=False)
     """Langfuse: the secret key."""
+    has_media: bool = False
+    """Langfuse: whether media are uploaded too, so that spans may refer to them."""
 
     @property
     def key(self) -> str:
@@ -125,7 +127,9 @@ def destinations(settings: Settings, environ: Mapping[str, str]) -> list[Destina
         if langfuse is not None:
             # Without the extra scores are span events only, and media stay here (docs/delivery.md).
             has_extra = importlib.util.find_spec("langfuse") is not None
-            found += [langfuse, *(langfuse_extras(langfuse, environ) if has_extra else ())]
+            extras = langfuse_extras(langfuse, environ) if has_extra else []
+            has_media = any(extra.name == "langfuse-media" for extra in extras)
+            found += [replace(langfuse, has_media=has_media), *extras]
     return found
 
 

@@ -94,12 +94,13 @@ def _is_short(value: object) -> bool:
     return isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= MAX_TRACE_TEXT)
 
 
-def observation_attributes(span: Span, attributes: Mapping[str, Any]) -> dict[str, Any]:
+def observation_attributes(span: Span, attributes: Mapping[str, Any], *, with_media: bool = True) -> dict[str, Any]:
     """Return the attributes that describe one observation.
 
     Args:
         span: The record.
         attributes: What any destination is shown of it; content that stays here is not among them.
+        with_media: Whether its media are sent too, so that it may refer to them.
     """
     observation = type_of(attributes)
     told = fields(span)
@@ -129,7 +130,8 @@ def observation_attributes(span: Span, attributes: Mapping[str, Any]) -> dict[st
             out[f"langfuse.observation.metadata.{field}"] = (
                 value if isinstance(value, (str, bool, int, float)) else _text(value)
             )
-    out.update(_media(span, told))
+    if with_media:
+        out.update(_media(span, told))
     return out
 
 

@@ -62,7 +62,9 @@ class SpanOutbox(Outbox):
     def _item(self, span: Span, position: Position, events: list[Event], dropped: int) -> Item:
         whole = shown(span, events, dropped)
         if self.destination.name == "langfuse":
-            whole.attributes.update(observation_attributes(span, whole.attributes))
+            whole.attributes.update(
+                observation_attributes(span, whole.attributes, with_media=self.destination.has_media)
+            )
             whole.attributes.update(self._trace)
         made = message(span, whole)
         item = Item(span, made, len(made) + 8, position.path.name, position.offset + position.length, whole)

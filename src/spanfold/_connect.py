@@ -69,6 +69,11 @@ class Documents:
         """Bring every document up to date."""
         self._engine.catch_up(force=True)
 
+    @property
+    def problems(self) -> int:
+        """How often documents could not be brought up to date."""
+        return self._engine.problems
+
     def hold(self, documents: frozenset[str]) -> None:
         """Write these documents no more until the set is another one, or the run ends."""
         self._engine.held = documents
@@ -250,6 +255,11 @@ class _Rooms:
         self.recorded = self._documents.recorded
         self.flush = self._documents.flush
         self.hold = self._documents.hold
+
+    @property
+    def problems(self) -> int:
+        """How often documents could not be brought up to date."""
+        return self._documents.problems
 
     def close(self) -> None:
         """The run has ended and is sealed."""

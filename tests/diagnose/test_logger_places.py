@@ -220,3 +220,18 @@ def test_files_of_a_run_and_of_its_open_journal_are_private(tmp_path: Path) -> N
 
     assert {mode for path, mode in modes.items() if path.suffix} == {0o600}
     assert set(modes.values()) == {0o600, 0o700}
+
+
+@pytest.mark.contract("DL-133", "DL-134", "DL-132", "DL-187")
+def test_a_document_that_cannot_be_written_is_counted_and_whole_as_soon_as_it_can(tmp_path: Path) -> None:
+    log = RunLogger(tmp_path / "run", observability_mode="offline")
+    log.log_stage_skipped("M3", "before")
+    (tmp_path / "run" / "M4" / "log.json").mkdir(parents=True)
+    log.log_stage_skipped("M4", "in the way")
+    assert log.losses["tries to bring documents up to date"] >= 1
+    (tmp_path / "run" / "M4" / "log.json").rmdir()
+    log.log_stage_skipped("M4", "after")
+
+    assert [e["reason_code"] for e in events(tmp_path / "run")] == ["before", "in the way", "after"]
+    log.close()
+    assert not check_documents(tmp_path / "run")

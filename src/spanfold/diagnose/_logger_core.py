@@ -23,7 +23,7 @@ from spanfold.diagnose._logger_schema import complaints
 from spanfold.diagnose._logger_session import default_run_dir, open_session
 from spanfold.diagnose._logger_tracer import mode_of
 from spanfold.diagnose._logger_values import pure, rounded, text, whole
-from spanfold.diagnose._rooms import hold_back
+from spanfold.diagnose._rooms import document_problems, hold_back
 from spanfold.diagnose._tracer import DiagnosticTracer, live_or
 from spanfold.instrument import RecordedSpan
 from spanfold.routing import RUN_DOCUMENT, STAGES, route
@@ -175,6 +175,8 @@ class LoggerCore:
         found = Counter(self.problems)
         if self._console.failures:
             found["console lines"] += self._console.failures
+        if behind := document_problems(self._run):
+            found["tries to bring documents up to date"] += behind
         found.update(self._run.losses)
         return dict(found)
 
@@ -204,10 +206,12 @@ class LoggerCore:
 
     def _recorded(self, *, is_urgent: bool) -> None:
         run = self._run
-        with contextlib.suppress(Exception):
+        try:
             run.end_of_event(is_urgent=is_urgent)
             if run.is_late and is_urgent and self._late_sessions <= MAX_LATE_SESSIONS:
                 run.close()
+        except Exception as error:
+            self._problem("documents, which could not be brought up to date", error)
 
     def _problem(self, what: str, error: BaseException | None = None) -> None:
         """Count what went wrong, and warn of the first of its kind; never with a value."""
@@ -348,8 +352,10 @@ class LoggerCore:
             run = self._run
             if run.closed:
                 return
-            with contextlib.suppress(Exception):
+            try:
                 run.close()
+            except Exception as error:
+                self._problem("the end of the run, which could not be recorded whole", error)
             if not run.journal.is_sealed:
                 self._problem("the end of the run, which waits in memory for the disk")
 

@@ -71,6 +71,11 @@ class _Hooks(Protocol):
         """Go on sending from the run directory."""
         ...
 
+    @property
+    def problems(self) -> int:
+        """How often documents could not be brought up to date."""
+        ...
+
     def hold(self, documents: frozenset[str]) -> None:
         """Write these documents no more until the set is another one, or the run ends."""
         ...
@@ -86,3 +91,8 @@ def hold_back(run: Run, documents: frozenset[str]) -> None:
     """Have these documents of an open run not written until the set is another one, or the run ends."""
     if run.hooks is not None:
         cast("_Hooks", run.hooks).hold(documents)
+
+
+def document_problems(run: Run) -> int:
+    """Return how often the documents of a run could not be brought up to date."""
+    return 0 if run.hooks is None else cast("_Hooks", run.hooks).problems

@@ -32,7 +32,7 @@ from spanfold.fold import verify_run
 from spanfold.instrument import losses
 from spanfold.journal import fields, read_journal
 from spanfold.model import Span
-from spanfold.testing import LoopbackOtlpReceiver, Reply, wait_until
+from spanfold.testing import LoopbackLangfuse, LoopbackOtlpReceiver, Reply, wait_until
 
 TRACES = "/api/public/otel/v1/traces"
 KEYS = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
@@ -676,3 +676,27 @@ def test_files_of_a_loop_are_recorded_with_their_hashes_so_that_a_change_is_foun
         (changed.relative_to(tmp_path / "run").as_posix(), "edited")
     ]
     assert not (tmp_path / "run/traced").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.contract("DL-162")
+def test_pictures_and_scores_of_a_loop_arrive_at_langfuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\nplot")
+    with LoopbackLangfuse() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        spanfold.configure(otlp=False)
+        try:
+            with RunLogger(tmp_path / "run") as log:
+                log.log_explore(0, None, out_dir=work)
+                log.tracer.log_score("agreement", 0.5, "of two")
+            spanfold.shutdown(30)
+        finally:
+            spanfold.configure(otlp=False, langfuse=False)
+
+    assert [kept["content"] for kept in server.media.values()] == [b"\x89PNG\r\n\x1a\nplot"]
+    explored = next(span for span in spans_of(tmp_path / "run") if "n_charts" in fields(span))
+    assert {observation for _, _, observation, _ in server.links} == {explored.span_id}
+    assert [(score["name"], score["value"]) for score in server.scores.values()] == [("agreement", 0.5)]

@@ -47,7 +47,8 @@ def span(found: Mapping[str, Any], group: Mapping[str, Any], scoped: Mapping[str
         "start": int(found["startTimeUnixNano"]),
         "end": int(found["endTimeUnixNano"]),
         "status": (status.get("code", 0), status.get("message", "")),
-        "attributes": attributes(found.get("attributes", [])),
+        # Jaeger adds what it thinks of a span that it was asked for before its parent was there.
+        "attributes": attributes([p for p in found.get("attributes", []) if not p["key"].startswith("@jaeger@")]),
         "events": sorted(
             ([int(e["timeUnixNano"]), e["name"], attributes(e.get("attributes", []))] for e in found.get("events", [])),
             key=repr,

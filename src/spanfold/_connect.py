@@ -24,6 +24,8 @@ log = logging.getLogger("spanfold")
 
 TICK_S: Final = 0.25
 """How often documents are looked at that may wait: four times in the second they may lag."""
+DEFER_S: Final = 0.5
+"""How long records that may wait are left in the journal: folding them in the middle of a burst would slow it down."""
 SHARE: Final = 0.1
 """Share of the time that may go into refreshing documents on the caller's thread; beyond that they wait for a tick."""
 LEAVE_S: Final = 5.0
@@ -38,7 +40,9 @@ class Documents:
     def __init__(self, run: Run) -> None:
         from spanfold.fold import Engine
 
-        self._engine = Engine(run.dir, journal_dir=run.journal.folder, guarded=True, durable=run.is_durable)
+        self._engine = Engine(
+            run.dir, journal_dir=run.journal.folder, guarded=True, durable=run.is_durable, defer_s=DEFER_S
+        )
         self._credit_s = BURST_S
         self._looked_at = time.monotonic()
 

@@ -69,6 +69,8 @@ class Drafts:
         """Documents whose file is behind."""
         self.pending_bytes = 0
         """Bytes held in memory by all parts."""
+        self.since = 0.0
+        """Since when what is folded now has waited in the journal; 0 when that is not known."""
         self._clock = clock
         self._unspooled: dict[int, Part] = {}
         self._last_number = 0
@@ -110,7 +112,7 @@ class Drafts:
     def _mark(self, draft: Draft, urgency: Urgency) -> None:
         if draft.urgency is None:
             draft.urgency = urgency
-            draft.changed_at = self._clock()
+            draft.changed_at = self.since or self._clock()
             self.due[draft.path] = draft
         elif urgency > draft.urgency:
             draft.urgency = urgency

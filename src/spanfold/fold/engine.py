@@ -76,6 +76,7 @@ class Engine:
         into: Write the documents here instead of into the run directory.
         durable: Flush every document to the device when it is written; otherwise `close` does it once.
         max_lag_s: How far records at a high rate may lag.
+        defer_s: How long `tick` leaves new records in the journal, so that a burst of them is over before they are folded.
         guarded: Inside a program that is being recorded: nothing is raised, but counted in `problems`, and tried again.
         pending_bytes: Encoded bytes kept in memory before they are spooled.
         checkpoint_bytes: Bytes of journal between two checkpoints: what is folded again after a kill.
@@ -93,6 +94,7 @@ class Engine:
         into: Path | None = None,
         durable: bool = False,
         max_lag_s: float = 1.0,
+        defer_s: float = 0.0,
         guarded: bool = False,
         pending_bytes: int = PENDING_BYTES,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
@@ -116,6 +118,9 @@ class Engine:
         elif into is None:
             self._own_base = self.journal_dir
         self._max_lag_s = max_lag_s
+        self._defer_s = defer_s
+        self._news_at = 0.0
+        """When `tick` first saw the records that wait in the journal; 0 when none do."""
         self._guarded = guarded
         self._pending_bytes = pending_bytes
         self._checkpoint_every = checkpoint_bytes
@@ -261,6 +266,13 @@ class Engine:
     # -- folding
 
     def _tick(self) -> None:
+        if self._defer_s and self._spool is not None and self._sound and self._source.has_news():
+            now = self._clock()
+            self._news_at = self._news_at or now
+            if now - self._news_at < self._defer_s:
+                if self._drafts.due:
+                    self._retried(lambda: self._publish(force=False))
+                return
         if self._spool is None or self._drafts.due or not self._sound or self._source.has_news():
             self._catch_up(force=False)
 
@@ -308,6 +320,7 @@ class Engine:
             self._start_over()
         if self._drafts.pending_bytes >= self._pending_bytes:
             self._flush()
+        self._drafts.since, self._news_at = self._news_at, 0.0
         # Whatever exception lands in here leaves a record half folded, or taken from the source and not folded:
         # then `_sound` stays false and the next call starts over.
         self._sound = False

@@ -193,10 +193,13 @@ class RunLogger(StageEvents):
             The file, relative to the run directory; None when it could not be kept.
         """
         try:
-            return store_artifact_json(self._folder, stem, obj)
+            path = store_artifact_json(self._folder, stem, obj)
         except Exception as error:
             self._problem("an artifact, which could not be kept", error)
             return None
+        with Recording(self, "the hash of an artifact", is_urgent=False) as run:
+            run.files(run.span, {"path": path})
+        return path
 
 
 def _now(run: LoopRun) -> str | None:

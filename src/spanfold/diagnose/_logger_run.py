@@ -32,7 +32,7 @@ _DEMANDED: Final[Mapping[str, Any]] = {"raw_judge_output": None, "case": {}}
 _OPERATIONS: Final = {"generate": "chat", "chat": "chat"}
 _ERROR_TYPE: Final = re.compile(r"[A-Za-z_][\w.]{0,120}")
 _INT64: Final = 1 << 63
-_OURS: Final = re.compile(r"(M[1-5]/artifacts|media)/")
+_OURS: Final = re.compile(r"((M[1-5]/)?artifacts|media)/")
 """Where the files stand that the logger writes; others may be changed by whoever wrote them."""
 _MOST_KNOWN: Final = 4096
 _DOCUMENTS_S: Final = 30.0
@@ -127,7 +127,7 @@ class LoopRun(Run):
             attributes[names.CYCLE] = cycle
         prepared = self._prepared(fields)
         attributes.update({field_key(key): value for key, value in prepared.items()})
-        self._files(self.span, prepared, stage, cycle)
+        self.files(self.span, prepared, stage, cycle)
         self.span.add_event(f"{NAME}.{event}", attributes, self.moment())
 
     def spanned(
@@ -174,7 +174,7 @@ class LoopRun(Run):
             span.set_attribute(names.CONTENT, "local")
         prepared = self._prepared(fields)
         span.set(**prepared)
-        self._files(span, prepared, stage, cycle)
+        self.files(span, prepared, stage, cycle)
         if outcome:
             span.set_attribute(names.OUTCOME, outcome)
         if error is not None:
@@ -182,7 +182,7 @@ class LoopRun(Run):
         span.end(end)
         return span
 
-    def _files(self, span: RecordedSpan, fields: Mapping[str, Any], stage: str | None, cycle: Any) -> None:
+    def files(self, span: RecordedSpan, fields: Mapping[str, Any], stage: str | None = None, cycle: Any = None) -> None:
         """Record hash and size of each file of ours that an event speaks of, so that a change is found, once for each content."""
         for ref in artifact_refs(fields, self.dir):
             path, sha256 = str(ref["path"]), str(ref["artifact_id"]).removeprefix("sha256:")

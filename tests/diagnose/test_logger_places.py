@@ -10,7 +10,7 @@ import pytest
 import spanfold
 from spanfold.diagnose import RunLogger
 from spanfold.errors import LockedError, UnsafeEntryError
-from spanfold.fold import check_documents
+from spanfold.fold import check_documents, show_run
 from spanfold.journal import journal_files, open_journals, recover_run, verify_journal
 from tests.diagnose.programs import LOOP, told
 from tests.diagnose.script import analysis, documents, events, play
@@ -62,10 +62,18 @@ def test_a_directory_of_another_logger_is_gone_on_with_and_loses_nothing(tmp_pat
     run_dir = tmp_path / "run"
     play(seed.RunLoggerV2(run_dir, observability_mode="offline"), tmp_path)
     before = documents(run_dir)
+    trace = json.loads((run_dir / "langfuse_trace.json").read_text(encoding="utf-8"))
 
     with RunLogger(run_dir, observability_mode="offline") as log:
         log.log_stage_skipped("M4", "nothing")
 
+    bundle = json.loads((run_dir / "langfuse_trace.json").read_text(encoding="utf-8"))
+    for part in ("spans", "generations", "scores"):
+        assert bundle[part][: len(trace[part])] == trace[part]
+    assert bundle["trace"]["metadata"] == trace["trace"]["metadata"]
+    loop = show_run(run_dir).loop
+    assert loop is not None
+    assert [h.verdict for h in loop.hypotheses] == ["supported", None, None]
     after = documents(run_dir)
     skipped = after["M4/log.json"].pop("stage_skipped")
     assert after == before

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from spanfold.diagnose._logger_run import LoopRun
 from spanfold.errors import SpanfoldError
 from spanfold.fs import SafeRoot
 from spanfold.journal import load
 from spanfold.routing import RUN_DOCUMENT, STAGES
+
+TRACE: Final = "langfuse_trace.json"
 
 
 class Adopted(NamedTuple):
@@ -33,7 +35,7 @@ def _seq(record: Any) -> int:
 
 
 def _values(folder: Path) -> Iterator[Adopted]:
-    for path in (RUN_DOCUMENT, *(f"{stage}/log.json" for stage in STAGES)):
+    for path in (RUN_DOCUMENT, *(f"{stage}/log.json" for stage in STAGES), TRACE):
         try:
             document: Any = load(SafeRoot(folder).read_bytes(path))
         except (OSError, SpanfoldError, ValueError):

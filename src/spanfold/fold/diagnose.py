@@ -16,6 +16,7 @@ from spanfold.fold.composing import joined_list, joined_object
 from spanfold.fold.entry import Entry, loaded
 from spanfold.fold.family import Composition, Output, Urgency
 from spanfold.fold.run_state import RunState
+from spanfold.fold.trace_bundle import DOCUMENT as TRACE
 from spanfold.routing import RUN_DOCUMENT, RUN_FACTS, RUN_LABEL, STAGES
 
 EVENTS_TO_BUCKETS: Final[Mapping[str, str]] = {
@@ -113,7 +114,8 @@ class DiagnoseFamily:
         if type(seq := record.get("event_seq")) is int:
             self._seq = max(self._seq, seq)
         if fields.get("diagnose.is_item"):
-            out.append(document, bucket, b",\n    " + encode(value, 2), Urgency.NOW)
+            urgency = Urgency.LAST if document == TRACE else Urgency.NOW
+            out.append(document, bucket, b",\n    " + encode(value, 2), urgency)
         elif document == RUN_DOCUMENT and bucket == "run_start" and record:
             self._started(record, out)
         elif document == RUN_DOCUMENT and bucket in _VALUES:

@@ -6,7 +6,7 @@ or was killed, has told so far.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from spanfold import names
 from spanfold.fold.entry import Entry
@@ -105,21 +105,31 @@ class LoopGathering:
         event = entry.attributes.get(names.DL_EVENT)
         if type(event) is not str:
             return
-        fields = entry.fields
+        fields, told = entry.fields, _Told(entry.stage, entry.cycle, entry.ts, _took(entry))
+        if event == "adopted":  # the record of another logger says itself what it is
+            value = fields.get("diagnose.record")
+            fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+            event = str(fields.get("event") or "adopted")
+            told = _Told(
+                _text(fields.get("stage")),
+                _whole(fields.get("cycle")),
+                _text(fields.get("ts")),
+                _number(fields.get("duration_sec")),
+            )
         if event == "case_record":
             split = fields.get("split")
             key = split if type(split) is str else ""
             self.found.cases[key] = self.found.cases.get(key, 0) + 1
         if event in _UNTOLD or entry.kind == "started":
             return
-        self._event(event, entry)
+        self._event(event, told, fields)
         if event == "run_start":
             self.found.start = {k: v for k, v in fields.items() if isinstance(v, str | int | float | bool)}
         elif event == "diagnosis":
             for row in _rows(fields.get("hypotheses")):
-                self._hypothesis(row.get("id"), row, entry.cycle)
+                self._hypothesis(row.get("id"), row, told.cycle)
         elif event in ("surgery", "experiment"):
-            self._judged(fields, entry.cycle)
+            self._judged(fields, told.cycle)
         elif event == "fix":
             self.found.fix = {
                 "best": _named(fields.get("best")),
@@ -137,20 +147,12 @@ class LoopGathering:
         self.found.hypotheses = list(self._hypotheses.values())
         return self.found
 
-    def _event(self, event: str, entry: Entry) -> None:
+    def _event(self, event: str, told: "_Told", fields: Mapping[str, Any]) -> None:
         if len(self.found.events) >= MAX_EVENTS:
             self.found.more_events += 1
             return
-        is_timed = entry.span is not None and entry.seconds > 0
-        told = LoopEvent(
-            event,
-            entry.stage if entry.stage in STAGES else None,
-            entry.cycle,
-            entry.ts,
-            entry.seconds if is_timed else None,
-            narrated(event, entry.fields),
-        )
-        self.found.events.append(told)
+        stage = told.stage if told.stage in STAGES else None
+        self.found.events.append(LoopEvent(event, stage, told.cycle, told.ts, told.seconds, narrated(event, fields)))
 
     def _hypothesis(self, given: Any, row: Mapping[str, Any], cycle: int | None) -> LoopHypothesis | None:
         if type(given) is not str:
@@ -174,6 +176,23 @@ class LoopGathering:
         known.confidence = _number(fields.get("confidence_score")) if "confidence_score" in fields else known.confidence
         if fields.get("module") != "m4" and type(fields.get("fixed")) is bool:
             known.fixed = fields["fixed"]
+
+
+class _Told(NamedTuple):
+    """Where and when an event was told."""
+
+    stage: str | None
+    cycle: int | None
+    ts: str | None
+    seconds: float | None
+
+
+def _took(entry: Entry) -> float | None:
+    return entry.seconds if entry.span is not None and entry.seconds > 0 else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int else None
 
 
 def narrated(event: str, fields: Mapping[str, Any]) -> dict[str, Any]:

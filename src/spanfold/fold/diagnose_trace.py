@@ -87,11 +87,24 @@ class DiagnoseTraceFamily:
             self._start = _trace_metadata(entry)
         elif event == "model_call":
             self._call(entry, out)
+        elif event == "adopted":
+            self._adopt(entry.fields)
         elif entry.span is not None:
             self._event(event, entry, entry.span, out)
 
     def finish(self, out: Output) -> None:
         """Do nothing: the trace bundle has the document written."""
+
+    def _adopt(self, fields: Mapping[str, Any]) -> None:
+        """Take over what the trace of another logger is about; its spans, generations and scores are items already."""
+        value = fields.get("diagnose.record")
+        if (
+            fields.get("diagnose.document") == DOCUMENT
+            and fields.get("diagnose.bucket") == "trace"
+            and isinstance(value, dict)
+        ):
+            metadata = cast("_Row", value).get("metadata")
+            self._start = dict(cast("_Row", metadata)) if isinstance(metadata, dict) else {}
 
     def _call(self, entry: Entry, out: Output) -> None:
         span = entry.span

@@ -102,7 +102,7 @@ DL_OWN: Final[frozenset[str]] = frozenset(
     f"{DL_FIELD}{name}"
     for name in (
         *("event", "trace_id", "late", "notes", "value", "stage", "figures", "out_dir"),
-        *("analyzer", "findings", "n_scored", "document", "bucket", "record", "is_item"),
+        *("analyzer", "findings", "n_scored", "records"),
         *("backfilled", "event_id", "event_seq", "label", "artifact_refs"),
     )
 )

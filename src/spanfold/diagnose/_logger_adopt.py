@@ -11,6 +11,8 @@ from spanfold.journal import load
 from spanfold.routing import RUN_DOCUMENT, STAGES
 
 TRACE: Final = "langfuse_trace.json"
+BATCH: Final = 2_000
+"""Records told together; more in one value would be taken for a suspicious one, and cut."""
 
 
 class Adopted(NamedTuple):
@@ -51,6 +53,7 @@ def _values(folder: Path) -> Iterator[Adopted]:
 
 
 def adopt(run: LoopRun, found: list[Adopted]) -> None:
-    """Record what was found."""
-    for adopted in found:
-        run.tell("adopted", {f"diagnose.{key}": value for key, value in adopted._asdict().items()})
+    """Record what was found, as one line of the journal where it is not very much: all of it is there, or nothing."""
+    for first in range(0, len(found), BATCH):
+        batch = [adopted._asdict() for adopted in found[first : first + BATCH]]
+        run.tell("adopted", {"diagnose.records": batch})

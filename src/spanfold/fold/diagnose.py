@@ -81,7 +81,8 @@ class DiagnoseFamily:
             out.touch(RUN_DOCUMENT, Urgency.NOW)
             return
         if event == "adopted":
-            self._adopt(entry.fields, out)
+            for adopted in adopted_records(entry):
+                self._adopt(adopted, out)
             return
         stage = entry.stage if entry.stage in STAGES else RUN_LABEL
         record = self._stamped(entry, event, stage)
@@ -104,16 +105,16 @@ class DiagnoseFamily:
         self._run_start = encode(record, 1)
         out.append(RUN_DOCUMENT, _STARTS, item(record), Urgency.NOW)
 
-    def _adopt(self, fields: Mapping[str, Any], out: Output) -> None:
+    def _adopt(self, adopted: Mapping[str, Any], out: Output) -> None:
         """Take over a value of a document that another logger wrote, as it is."""
-        document, bucket = fields.get("diagnose.document"), fields.get("diagnose.bucket")
-        value = fields.get("diagnose.record")
+        document, bucket = adopted.get("document"), adopted.get("bucket")
+        value = adopted.get("record")
         if type(document) is not str or type(bucket) is not str:
             return
         record = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         if type(seq := record.get("event_seq")) is int:
             self._seq = max(self._seq, seq)
-        if fields.get("diagnose.is_item"):
+        if adopted.get("is_item"):
             urgency = Urgency.LAST if document == TRACE else Urgency.NOW
             out.append(document, bucket, b",\n    " + encode(value, 2), urgency)
         elif document == RUN_DOCUMENT and bucket == "run_start" and record:
@@ -240,3 +241,11 @@ class DiagnoseFamily:
         self._seq, self._model_calls, self._since_probe, self._starts = state["counts"]
         self._run_start = state["run_start"] and state["run_start"].encode()
         self._values = {key: value.encode() for key, value in state["values"].items()}
+
+
+def adopted_records(entry: Entry) -> list[dict[str, Any]]:
+    """Return what a record takes over from another logger: document, bucket and record of each, and whether it is an item."""
+    found: Any = entry.fields.get("diagnose.records")
+    if not isinstance(found, list):
+        return []
+    return [cast("dict[str, Any]", adopted) for adopted in cast("list[Any]", found) if isinstance(adopted, dict)]

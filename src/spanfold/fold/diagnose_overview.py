@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from spanfold import names
+from spanfold.fold.diagnose import adopted_records
 from spanfold.fold.entry import Entry
 from spanfold.routing import STAGES
 
@@ -105,22 +106,32 @@ class LoopGathering:
         event = entry.attributes.get(names.DL_EVENT)
         if type(event) is not str:
             return
-        fields, told = entry.fields, _Told(entry.stage, entry.cycle, entry.ts, _took(entry))
-        if event == "adopted":  # the record of another logger says itself what it is
-            value = fields.get("diagnose.record")
-            fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-            event = str(fields.get("event") or "adopted")
+        if event == "adopted":
+            for adopted in adopted_records(entry):
+                self._add_adopted(adopted.get("record"))
+        elif entry.kind != "started":
+            self._add(event, entry.fields, _Told(entry.stage, entry.cycle, entry.ts, _took(entry)))
+
+    def _add_adopted(self, value: Any) -> None:
+        """Take in a record of another logger, which says itself what it is."""
+        record = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        event = record.get("event")
+        if type(event) is str:
+            cycle = record.get("cycle")
             told = _Told(
-                _text(fields.get("stage")),
-                _whole(fields.get("cycle")),
-                _text(fields.get("ts")),
-                _number(fields.get("duration_sec")),
+                _text(record.get("stage")),
+                cycle if type(cycle) is int else None,
+                _text(record.get("ts")),
+                _number(record.get("duration_sec")),
             )
+            self._add(event, record, told)
+
+    def _add(self, event: str, fields: Mapping[str, Any], told: "_Told") -> None:
         if event == "case_record":
             split = fields.get("split")
             key = split if type(split) is str else ""
             self.found.cases[key] = self.found.cases.get(key, 0) + 1
-        if event in _UNTOLD or entry.kind == "started":
+        if event in _UNTOLD:
             return
         self._event(event, told, fields)
         if event == "run_start":
@@ -189,10 +200,6 @@ class _Told(NamedTuple):
 
 def _took(entry: Entry) -> float | None:
     return entry.seconds if entry.span is not None and entry.seconds > 0 else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if type(value) is int else None
 
 
 def narrated(event: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 from spanfold import names
 from spanfold.fold._encoding import encode, item
 from spanfold.fold.composing import joined_list, joined_object
+from spanfold.fold.diagnose import adopted_records
 from spanfold.fold.entry import Entry
 from spanfold.fold.family import Composition, Output, Urgency
 from spanfold.fold.run_state import RunState
@@ -88,21 +89,18 @@ class DiagnoseTraceFamily:
         elif event == "model_call":
             self._call(entry, out)
         elif event == "adopted":
-            self._adopt(entry.fields)
+            for adopted in adopted_records(entry):
+                self._adopt(adopted)
         elif entry.span is not None:
             self._event(event, entry, entry.span, out)
 
     def finish(self, out: Output) -> None:
         """Do nothing: the trace bundle has the document written."""
 
-    def _adopt(self, fields: Mapping[str, Any]) -> None:
+    def _adopt(self, adopted: Mapping[str, Any]) -> None:
         """Take over what the trace of another logger is about; its spans, generations and scores are items already."""
-        value = fields.get("diagnose.record")
-        if (
-            fields.get("diagnose.document") == DOCUMENT
-            and fields.get("diagnose.bucket") == "trace"
-            and isinstance(value, dict)
-        ):
+        value = adopted.get("record")
+        if adopted.get("document") == DOCUMENT and adopted.get("bucket") == "trace" and isinstance(value, dict):
             metadata = cast("_Row", value).get("metadata")
             self._start = dict(cast("_Row", metadata)) if isinstance(metadata, dict) else {}
 

@@ -141,3 +141,18 @@ def test_a_cache_key_built_on_a_hash_is_not_a_mailgun_key() -> None:
 
     assert redact(f"cache-key-{digest} x_key-{digest}") == f"cache-key-{digest} x_key-{digest}"
     assert redact(f"key-{digest}") == "(REDACTED-mail)"
+
+
+def test_a_langfuse_secret_key_is_replaced_without_a_name_beside_it_and_the_public_key_stays() -> None:
+    identifier = "01234567-89ab-4def-8123-456789abcdef"
+
+    assert redact(f"key sk-lf-{identifier}, pk-lf-{identifier}") == f"key (REDACTED-observability), pk-lf-{identifier}"
+
+
+@pytest.mark.parametrize(
+    ("start", "length"), [("nvapi-", 64), ("tvly-", 32), ("tvly-dev-", 32), ("tgp_v1_", 43)], ids=str
+)
+def test_the_keys_of_model_and_search_services_are_replaced(start: str, length: int) -> None:
+    key = start + "aB3_"[: 3 if "tvly" in start else 4] * length
+
+    assert redact(f"using {key[: len(start) + length]} now") == "using (REDACTED-llm) now"

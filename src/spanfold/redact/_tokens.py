@@ -98,6 +98,9 @@ SHAPES: Final = (
     TokenShape("llm", "pplx-", r"[A-Za-z0-9]{40,}"),
     TokenShape("llm", "r8_", r"[A-Za-z0-9]{37}", whole_word=True),
     TokenShape("llm", "lsv2_(?:pt|sk)_", r"[0-9a-f]{32}_[0-9a-f]{10}", whole_word=True),
+    TokenShape("llm", "nvapi-", r"[A-Za-z0-9_-]{64,}", probe=r"nvapi-[A-Za-z0-9_-]{20}"),
+    TokenShape("llm", "tgp_v1_", r"[A-Za-z0-9_-]{40,}"),
+    TokenShape("llm", "tvly-", r"[A-Za-z0-9_-]{24,}"),
     TokenShape("slack", "xox[abeoprs]-", r"[A-Za-z0-9-]{10,}"),
     TokenShape("slack", "xapp-[0-9]-", r"[A-Za-z0-9-]{10,}"),
     TokenShape(
@@ -134,6 +137,13 @@ SHAPES: Final = (
     TokenShape("shopify", "shp(?:at|ca|pa|ss)_", r"[0-9a-fA-F]{32}", whole_word=True),
     TokenShape("braintree", r"access_token\$(?:production|sandbox)\$", r"[a-z0-9]{16}\$[0-9a-f]{32}", whole_word=True),
     TokenShape("facebook", "EAA", r"[A-Za-z0-9]{80,}", partial=False),
+    TokenShape(
+        "observability",
+        "sk-lf-",
+        "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
+        whole_word=True,
+        probe="sk-lf-[0-9a-fA-F]{8}-",
+    ),
     TokenShape("observability", "NRAK-", r"[A-Z0-9]{27}", whole_word=True),
     TokenShape("observability", "glc_", rf"{_B64}{{32,}}"),
     TokenShape("observability", "glsa_", r"[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}", whole_word=True),

@@ -48,11 +48,18 @@ class Settings:
     """False records nothing. `SPANFOLD_DISABLED=true`, and `OTEL_SDK_DISABLED=true` as elsewhere."""
 
 
-def resolve(environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
+def resolve(
+    environ: Mapping[str, str] | None = None,
+    *,
+    refused: Callable[[SettingsError, str], None] | None = None,
+    **given: Any,
+) -> Settings:
     """Build the settings from arguments over environment over defaults.
 
     Args:
         environ: Variables to read; the process environment by default.
+        refused: Told of each variable that cannot be used, and of what is in force in its place: never a value with
+            which more is recorded or sent than any that may have been meant. By default it is an error.
         given: Fields of `Settings`; None means "not given".
 
     Raises:
@@ -60,24 +67,30 @@ def resolve(environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
     """
     env = os.environ if environ is None else environ
 
-    def pick(field: str, variable: str, parse: Callable[[str, Any], Any], default: Any) -> Any:
+    def pick(field: str, variable: str, parse: Callable[[str, Any], Any], default: Any, instead: Any) -> Any:
         if given.get(field) is not None:
             return parse(field, given[field])
-        if env.get(variable):
+        if not env.get(variable):
+            return default
+        try:
             return parse(variable, env[variable])
-        return default
+        except SettingsError as error:
+            if refused is None:
+                raise
+            refused(error, str(instead).lower())
+            return instead
 
-    disabled = _boolean("SPANFOLD_DISABLED", env.get("SPANFOLD_DISABLED") or "false") or (
+    disabled = pick("", "SPANFOLD_DISABLED", _boolean, False, True) or (
         env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     )
     return Settings(
-        run_dir=pick("run_dir", "SPANFOLD_RUN_DIR", _folder, None),
-        otlp=pick("otlp", "SPANFOLD_OTLP", _destination, "auto"),
-        langfuse=pick("langfuse", "SPANFOLD_LANGFUSE", _destination, "auto"),
-        redact=pick("redact", "SPANFOLD_REDACT", _redact, True),
-        durability=pick("durability", "SPANFOLD_DURABILITY", _one_of(Durability), "process"),
-        content=pick("content", "SPANFOLD_CONTENT", _one_of(Content), "all"),
-        provider=pick("provider", "SPANFOLD_PROVIDER", _provider, "auto"),
+        run_dir=pick("run_dir", "SPANFOLD_RUN_DIR", _folder, None, None),
+        otlp=pick("otlp", "SPANFOLD_OTLP", _destination, "auto", False),
+        langfuse=pick("langfuse", "SPANFOLD_LANGFUSE", _destination, "auto", False),
+        redact=pick("redact", "SPANFOLD_REDACT", _redact, True, True),
+        durability=pick("durability", "SPANFOLD_DURABILITY", _one_of(Durability), "process", "process"),
+        content=pick("content", "SPANFOLD_CONTENT", _one_of(Content), "all", "none"),
+        provider=pick("provider", "SPANFOLD_PROVIDER", _provider, "auto", "own"),
         enabled=not disabled,
     )
 

@@ -182,18 +182,16 @@ def _setting(name: str, variable: str, environ: Mapping[str, str]) -> Setting:
     try:
         value: Any = getattr(resolve(given), name)
     except SettingsError as error:
-        return Setting(
-            name, "cannot be used", source, f"{error} Programs that do not call configure() use the default."
-        )
+        advice = "Until it is mended, programs that do not call configure() record and send less than it can ask for."
+        return Setting(name, "cannot be used", source, f"{error} {advice}")
     if name == "run_dir" and value is None:
         return Setting(name, "runs", source)
     return Setting(name, {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value), source)
 
 
 def _resolved(environ: Mapping[str, str]) -> Settings:
-    """Return the settings, without the variables that cannot be used."""
-    bad = {VARIABLES[setting.name] for setting in _settings(environ) if setting.problem}
-    return resolve({key: value for key, value in environ.items() if key not in bad})
+    """Return the settings that are in force in a program that does not call configure()."""
+    return resolve(environ, refused=lambda _error, _instead: None)
 
 
 def _provider(settings: Settings, environ: Mapping[str, str]) -> str:

@@ -146,14 +146,13 @@ state = State()
 
 
 def _lenient() -> Settings:
-    from spanfold.errors import SettingsError
     from spanfold.instrument._guard import lost
 
-    try:
-        return resolve()
-    except SettingsError as error:
-        lost(f"the setting {error.setting}, which cannot be used: {error} Defaults are in force")
-        return Settings()
+    return resolve(
+        refused=lambda error, instead: lost(
+            f"the setting {error.setting}, which cannot be used: {error} Until it is mended, {instead} is in force"
+        )
+    )
 
 
 _version: list[str] = []

@@ -66,6 +66,26 @@ def test_every_command_it_proposes_works(folder: Path, shown: Answer) -> None:
             assert done.returncode == 0, f"{part}: {done.stderr}"
 
 
+def test_where_a_shell_would_not_find_the_program_the_commands_name_its_path(tmp_path: Path) -> None:
+    script = Path(sys.executable).parent / "spanfold"
+
+    done = subprocess.run(
+        [script, "demo", "runs", "--cases", "40", "--no-compare"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_DEMO_S,
+        check=True,
+    )
+
+    (line,) = [line for line in done.stdout.splitlines() if "what happened" in line]
+    typed = shlex.split(line.partition("what happened")[2])
+    assert typed[1:3] == ["run", "show"]
+    shown = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=True)
+    assert "digits" in shown.stdout
+
+
 def test_as_json_it_is_one_documented_document(folder: Path, shown: Answer) -> None:
     answer = run(folder, "--json", "--no-compare")
 

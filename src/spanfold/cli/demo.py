@@ -2,6 +2,8 @@
 
 import argparse
 import importlib.util
+import shutil
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -130,15 +132,22 @@ def _kept(figures: dict[str, Path], exported: Exported, is_intact: bool, console
 
 def _next(one: Path, two: Path, bundle: Path, console: Console) -> None:
     console.heading("What to try next")
+    spanfold = _program()
     commands = (
-        ("what happened", f"spanfold run show {one}"),
-        ("the run over time", f"spanfold timings plot {one}"),
-        ("every stage of both runs", f"spanfold timings compare {one} {two}"),
-        ("is it as it was recorded?", f"spanfold run verify {one}"),
-        ("lose documents, get them back", f"rm {one}/run.json {one}/M1/log.json; spanfold run fold {one}"),
-        ("check the one file", f"spanfold bundle verify {bundle}"),
+        ("what happened", f"{spanfold} run show {one}"),
+        ("the run over time", f"{spanfold} timings plot {one}"),
+        ("every stage of both runs", f"{spanfold} timings compare {one} {two}"),
+        ("is it as it was recorded?", f"{spanfold} run verify {one}"),
+        ("lose documents, get them back", f"rm {one}/run.json {one}/M1/log.json; {spanfold} run fold {one}"),
+        ("check the one file", f"{spanfold} bundle verify {bundle}"),
     )
     width = max(len(what) for what, _ in commands) + 2
     for what, typed in commands:
         # Never wrapped: a command is there to be copied.
         console.line(f"  {what:{width}}{shown(typed)}")
+
+
+def _program() -> str:
+    """Return how to call the command line: by its name where a shell finds it, else by the path it was called by."""
+    called = Path(sys.argv[0])
+    return "spanfold" if shutil.which("spanfold") or called.name != "spanfold" else str(near(called))

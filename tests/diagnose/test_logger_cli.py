@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from spanfold.bundle import export, verify
 from spanfold.diagnose import RunLogger
 from spanfold.fold import list_runs, show_run
 from spanfold.journal import open_journals
+from tests.bundle.archives import unpack
 from tests.diagnose.programs import LOOP
 from tests.diagnose.script import documents, play
 from tests.instrument.programs import Program
@@ -79,7 +81,7 @@ time.sleep(60)
         rows = spanfold("run", "tail", run_dir, "--no-follow", "--from-start")
         assert "RUN run_start  starting · model=m · n_cases=2" in rows
         assert "M3  diagnosis  cycle 0 · 0 falsifiable hypotheses proposed (1.5s)" in rows
-        assert "is being recorded" in refused("run", "recover", run_dir)
+        assert "is being recorded" in said("run", "recover", run_dir, status=5)
         running.send(signal.SIGKILL)
         running.end()
 
@@ -93,11 +95,12 @@ time.sleep(60)
     assert [r.status for r in list_runs(tmp_path / "runs")] == ["interrupted"]
 
 
-def refused(*words: Any) -> str:
+def said(*words: Any, status: int = 0) -> str:
+    """Return what a command said to people, beside its output."""
     done = subprocess.run(
         [sys.executable, "-m", "spanfold", *map(str, words)], capture_output=True, text=True, timeout=60
     )
-    assert done.returncode != 0
+    assert done.returncode == status, done.stdout + done.stderr
     return done.stderr
 
 
@@ -149,3 +152,57 @@ print("closed", flush=True); sys.stdin.readline()
     assert "skipped: last words" in rows
     assert "sealed: the run is over" in rows
     assert documents(tmp_path / "else") == documents(run_dir)
+
+
+OPEN = (
+    LOOP
+    + """
+log.log_run_start({"model": "m"})
+call(1)
+print("ready", flush=True)
+time.sleep(60)
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_bundle_of_a_loop_that_goes_on_or_was_killed_holds_its_journal(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with Program(OPEN, run_dir) as running:
+        running.says("ready")
+        assert "--allow-open" in said("bundle", "export", run_dir, status=5)
+        live = export(run_dir, tmp_path / "live.tar.zst", allow_open=True)
+        running.send(signal.SIGKILL)
+        running.end()
+    killed = export(run_dir, tmp_path / "killed.tar.zst")
+
+    assert not (run_dir / "journal").exists()
+    for bundle, status in ((live, "running"), (killed, "interrupted")):
+        assert bundle.status == status
+        assert [e.kind for e in bundle.entries].count("journal") == 1
+        assert verify(bundle.path).findings == ()
+        unpacked = tmp_path / status
+        for name, data in unpack(bundle.path).items():
+            (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+            (unpacked / name).write_bytes(data)
+        assert show_run(unpacked / "run").records == show_run(run_dir).records
+    assert json.loads(spanfold("run", "recover", run_dir, "--json"))["changed"]
+
+
+@pytest.mark.slow
+def test_a_loop_that_is_recorded_is_not_folded_in_place_and_one_that_was_killed_is_interrupted(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with Program(OPEN, run_dir) as running:
+        running.says("ready")
+        before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+        assert f"being recorded by process {running.process.pid}" in said("run", "fold", run_dir, status=5)
+        assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+        assert "running" in said("run", "fold", run_dir, "--into", tmp_path / "else")
+        running.send(signal.SIGKILL)
+        running.end()
+
+    assert "the run is interrupted" in said("run", "fold", run_dir)
+    assert json.loads(spanfold("run", "fold", run_dir, "--json"))["status"] == "interrupted"
+    assert not (run_dir / "journal").exists()
+    assert json.loads(spanfold("run", "recover", run_dir, "--json"))["changed"]
+    assert open_journals() == []

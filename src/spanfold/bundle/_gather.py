@@ -12,7 +12,7 @@ from spanfold.bundle.manifest import Entry, EntryKind
 from spanfold.errors import BundleError, LockedError, UnsafeEntryError
 from spanfold.fold import RunOverview, fold_run, show_run, verify_with_documents
 from spanfold.fs import FileSpan, SafeRoot, entry_kind
-from spanfold.journal import Finding, JournalVerdict, journal_files, verify_journal
+from spanfold.journal import Finding, JournalVerdict, journal_files, journal_folder, verify_journal
 
 _CHUNK_BYTES: Final = 1 << 18
 _JOURNAL: Final = "journal"
@@ -119,7 +119,9 @@ def gather(
     is_open = not overview.is_sealed and writers != {"dead"}
     if is_open and not allow_open:
         raise _open_run(overview)
-    if allow_open and writers != {"dead"}:
+    # The journal of an open diagnose loop stands elsewhere, and goes home when somebody recovers or opens the run.
+    is_home = journal_folder(run_dir) == run_dir / _JOURNAL
+    if not is_home or (allow_open and writers != {"dead"}):
         source = _frozen(run_dir, scratch / "journal")
         overview = show_run(source)
     found = Gathered(overview, verify_journal(source), is_alive=is_open and "alive" in writers, damage=whole.damage)
@@ -161,8 +163,11 @@ def _frozen(run_dir: Path, folder: Path) -> Path:
     root = SafeRoot(folder, create=True)
     root.ensure_dir(_JOURNAL)
     for path in journal_files(run_dir):
-        size = SafeRoot(path.parent).stat(path.name).st_size
-        root.replace_atomic(f"{_JOURNAL}/{path.name}", [FileSpan(path, 0, size)], durable=False)
+        try:
+            size = SafeRoot(path.parent).stat(path.name).st_size
+            root.replace_atomic(f"{_JOURNAL}/{path.name}", [FileSpan(path, 0, size)], durable=False)
+        except FileNotFoundError:  # it went home
+            raise changed(path) from None
     return folder
 
 
@@ -210,6 +215,10 @@ def _survey(
             found.left_out[path] = f"{entry.st.st_size} bytes, more than the {max_file_bytes} asked for"
         else:
             found.sources.append(Source("artifact" if path in recorded else "other", root, path, entry.st.st_size))
+    taken = {source.path for source in found.sources}
+    for name in sorted(frozen):
+        if (path := f"{_JOURNAL}/{name}") not in taken:  # it stands outside of the run directory
+            found.sources.append(Source("journal", journal, path, journal.stat(path).st_size))
 
 
 def _above(path: str) -> Iterator[str]:

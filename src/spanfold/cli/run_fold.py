@@ -1,6 +1,7 @@
 """`spanfold run fold`: documents from the journal."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from spanfold.cli._exits import Exit
 from spanfold.cli._places import find_run
 from spanfold.cli._table import Column
 from spanfold.cli._text import count, size
-from spanfold.fold import FoldResult, fold_run, follow
+from spanfold.fold import FoldResult, fold_run, follow, show_run
 
 SCHEMA: Final = "spanfold.run_fold/1"
 
@@ -25,6 +26,8 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         result = follow(run_dir, stop=lambda: False, into=into, force=arguments.force)
     else:
         result = fold_run(run_dir, into=into, force=arguments.force)
+    if result.status == "running":
+        result = replace(result, status=show_run(run_dir).status)  # who still writes is not in the journal
     place = run_dir if into is None else into
     if console.as_json:
         console.document(SCHEMA, {"run_dir": run_dir, "into": into, **as_dict(result, place)})

@@ -113,7 +113,7 @@ class Engine:
         """Documents that are not written for now, because nobody may read them; the end of the run writes them all."""
         # From the folder the caller named, so that a link planted below it is not followed.
         self._own_base, self._own_folder = self.out_dir, FOLDER
-        if into is None and journal_dir is None:
+        if into is None and journal_dir is None and self.journal_dir == self.run_dir / JOURNAL:
             self._own_folder = f"{JOURNAL}/{FOLDER}"
         elif into is None:
             self._own_base = self.journal_dir

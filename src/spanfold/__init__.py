@@ -12,7 +12,11 @@ Start with the README; every name here is documented in docs/api.md.
 from spanfold import _connect
 from spanfold.errors import SpanfoldError
 from spanfold.instrument import (
+    AgentSpan,
     FlushResult,
+    ModelCallSpan,
+    Run,
+    ToolSpan,
     agent,
     artifact,
     child_env,
@@ -30,6 +34,7 @@ from spanfold.instrument import (
     traced,
     traced_executor,
 )
+from spanfold.instrument import RecordedSpan as Span
 from spanfold.instrument import version as _version
 
 _connect.connect()
@@ -42,8 +47,13 @@ def __getattr__(name: str) -> str:
 
 
 __all__ = [
+    "AgentSpan",
     "FlushResult",
+    "ModelCallSpan",
+    "Run",
+    "Span",
     "SpanfoldError",
+    "ToolSpan",
     "agent",
     "artifact",
     "child_env",

@@ -245,6 +245,35 @@ def contexts(array: Any) -> None:
     spanfold.shutdown(timeout_s=5)
 
 
+def helper(run: spanfold.Run) -> Path:
+    return run.view()
+
+
+def annotated(
+    span: spanfold.Span, call: spanfold.ModelCallSpan, agent: spanfold.AgentSpan, tool: spanfold.ToolSpan
+) -> None:
+    span.set(a=1)
+    call.usage(
+        input_tokens=1, output_tokens=None, cache_read_tokens=0, cache_write_tokens=0, reasoning_tokens=0, other=3
+    ).finish_reasons("stop", "length").finish_reasons(["stop"])
+    agent.output("done").usage(output_tokens=1)
+    tool.arguments({"pattern": "x"}).result([1])
+
+
+def handed_on() -> None:
+    with spanfold.run("digits") as run, spanfold.stage("M1") as stage, spanfold.timed("load") as timed:
+        assert_type(run, spanfold.Run)
+        assert_type(stage, spanfold.Span)
+        assert_type(timed, spanfold.Span)
+        with spanfold.model_call("m") as call, spanfold.agent("a") as agent, spanfold.tool("t") as tool:
+            assert_type(call, spanfold.ModelCallSpan)
+            assert_type(agent, spanfold.AgentSpan)
+            assert_type(tool, spanfold.ToolSpan)
+            annotated(stage, call, agent, tool)
+        assert_type(helper(run), Path)
+        assert_type(spanfold.artifact("a", 1), Path | None)
+
+
 def context_elsewhere() -> None:
     environment: Mapping[str, str] = spanfold.child_env({"EXTRA": "1"})
     assert environment

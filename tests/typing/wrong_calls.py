@@ -50,5 +50,8 @@ def contexts() -> None:
         assert run.directory  # wrong
     with spanfold.model_call("m") as call:
         call.usage(input_tokens="12")  # wrong
+        call.usage(12)  # wrong
+        call.finish_reasons(1)  # wrong
+        call.result("x")  # wrong
     current = spanfold.current_run()
     assert current.dir  # wrong

@@ -31,7 +31,7 @@ from spanfold.instrument._kinds import (
     tool_attributes,
 )
 from spanfold.instrument._near import Anchor, Stand
-from spanfold.instrument._noop import NOOP, NoopSpan
+from spanfold.instrument._noop import NOOP_AGENT, NOOP_MODEL_CALL, NOOP_SPAN, NOOP_TOOL, noop_run
 from spanfold.instrument._run import Run, finish_unfinished
 from spanfold.instrument._span import RecordedSpan, remember
 from spanfold.instrument._state import state
@@ -91,7 +91,7 @@ def configure(
     bridge.join()
 
 
-def run(name: str, dir: str | Path | None = None, **fields: Any) -> "Run | NoopRun":
+def run(name: str, dir: str | Path | None = None, **fields: Any) -> Run:
     """Open a run: a directory with a journal and documents, and the root span of a trace.
 
     Use it as a context manager. When the block ends the journal is sealed and
@@ -105,11 +105,11 @@ def run(name: str, dir: str | Path | None = None, **fields: Any) -> "Run | NoopR
     """
     try:
         if not state.ready().enabled:
-            return NoopRun(name)
+            return noop_run(name)
         return Run(as_text(name), None if dir is None else Path(dir), fields)
     except Exception as error:
         lost("a run", error)
-        return NoopRun(as_text(name))
+        return noop_run(as_text(name))
 
 
 class Scope(NamedTuple):
@@ -120,24 +120,7 @@ class Scope(NamedTuple):
     schema_url: str
 
 
-class NoopRun(NoopSpan):
-    """A run that records nothing: switched off, or it could not be opened."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-        self.dir = Path()
-        self.losses: dict[str, int] = {}
-
-    def view(self) -> Path:
-        """Return an empty path: there is no directory."""
-        return self.dir
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def current_run() -> "Run | None":
+def current_run() -> Run | None:
     """Return the run that records what happens here, None outside of one."""
     near, _ = current_parent()
     return near.run if near is not None and isinstance(near.run, Run) else None
@@ -304,7 +287,7 @@ def begin_span(
     return _begin(span, _NO_FIELDS)
 
 
-def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan | NoopSpan:
+def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan:
     """Start a stage: `with spanfold.stage("M2", cycle=0) as s:`.
 
     Args:
@@ -316,7 +299,7 @@ def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan
     try:
         near, parent_id = current_parent()
         if near is None:
-            return NOOP
+            return NOOP_SPAN
         bridge.join_if_new()
         name = as_text(name)
         if cycle is not None and type(cycle) is not int:
@@ -333,12 +316,12 @@ def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan
         return _begin(span, fields)
     except Exception as error:
         lost("stages", error)
-        return NOOP
+        return NOOP_SPAN
 
 
 def model_call(
     model: str, *, provider: str | None = None, operation: str = "chat", input: Any = None, **fields: Any
-) -> ModelCallSpan | NoopSpan:
+) -> ModelCallSpan:
     """Start a model call: `with spanfold.model_call("m", provider="openai", input=messages) as call:`.
 
     Args:
@@ -351,7 +334,7 @@ def model_call(
     try:
         near, parent_id = current_parent()
         if near is None:
-            return NOOP
+            return NOOP_MODEL_CALL
         key: tuple[Any, ...] = ("model_call", operation, model, provider)
         if not (type(model) is str and type(operation) is str and (provider is None or type(provider) is str)):
             key = ("model_call", *(v if v is None else as_text(v) for v in (operation, model, provider)))
@@ -373,12 +356,12 @@ def model_call(
         return _begin(span, fields)
     except Exception as error:
         lost("model calls", error)
-        return NOOP
+        return NOOP_MODEL_CALL
 
 
 def agent(
     name: str, *, model: str | None = None, provider: str | None = None, input: Any = None, **fields: Any
-) -> AgentSpan | NoopSpan:
+) -> AgentSpan:
     """Start an agent invocation: `with spanfold.agent("reviewer", model="m") as a:`.
 
     Args:
@@ -391,7 +374,7 @@ def agent(
     try:
         near, parent_id = current_parent()
         if near is None:
-            return NOOP
+            return NOOP_AGENT
         key: tuple[Any, ...] = ("agent", name, model, provider)
         if not (type(name) is str and (model is None or type(model) is str) and provider is None):
             key = ("agent", *(v if v is None else as_text(v) for v in (name, model, provider)))
@@ -413,10 +396,10 @@ def agent(
         return _begin(span, fields)
     except Exception as error:
         lost("agent invocations", error)
-        return NOOP
+        return NOOP_AGENT
 
 
-def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fields: Any) -> ToolSpan | NoopSpan:
+def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fields: Any) -> ToolSpan:
     """Start a tool execution: `with spanfold.tool("grep", arguments={...}) as t:`.
 
     Args:
@@ -428,7 +411,7 @@ def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fiel
     try:
         near, parent_id = current_parent()
         if near is None:
-            return NOOP
+            return NOOP_TOOL
         key = ("tool", as_text(name))
         known = near.run.memo.get(key) or _static(near.run, key, f"execute_tool {key[1]}", tool_attributes(*key[1:]))
         span = ToolSpan(
@@ -442,10 +425,10 @@ def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fiel
         return _begin(span, fields)
     except Exception as error:
         lost("tool executions", error)
-        return NOOP
+        return NOOP_TOOL
 
 
-def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan | NoopSpan:
+def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan:
     """Time a piece of work: `with spanfold.timed("load", phase="setup"):` is a row of `timings.jsonl`.
 
     Args:
@@ -456,7 +439,7 @@ def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan
     try:
         near, parent_id = current_parent()
         if near is None:
-            return NOOP
+            return NOOP_SPAN
         if phase is not None:
             fields = {"phase": phase, **fields}
         name = as_text(name)
@@ -464,7 +447,7 @@ def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan
         return _begin(span, fields)
     except Exception as error:
         lost("timings", error)
-        return NOOP
+        return NOOP_SPAN
 
 
 def score(name: str, value: float | bool | str, *, comment: str | None = None, **fields: Any) -> None:

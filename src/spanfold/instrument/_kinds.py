@@ -15,31 +15,58 @@ _INT64: Final = 1 << 63
 class UsageSpan(RecordedSpan):
     """A span that can say how many tokens it used."""
 
-    def usage(self, **tokens: int | None) -> Self:
-        """Record token counts.
+    def usage(
+        self,
+        /,
+        *,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cache_read_tokens: int | None = None,
+        cache_write_tokens: int | None = None,
+        reasoning_tokens: int | None = None,
+        **others: int | None,
+    ) -> Self:
+        """Record token counts. None is skipped; a number that is no count (negative, NaN, a text) is refused, counted, noted.
 
         Args:
-            tokens: `input_tokens` and `output_tokens` are totals. `cache_read_tokens`,
-                `cache_write_tokens` and `reasoning_tokens` are parts of them. Other
-                names become `gen_ai.usage.<name>`. None is skipped; a number that
-                is no count (negative, NaN, a text) is refused, counted, and noted.
+            input_tokens: All tokens that went in, those of a cache included.
+            output_tokens: All tokens that came out, those of reasoning included.
+            cache_read_tokens: The part of `input_tokens` that came from a cache.
+            cache_write_tokens: The part of `input_tokens` that was put into a cache.
+            reasoning_tokens: The part of `output_tokens` that is reasoning.
+            others: Other names become `gen_ai.usage.<name>`; `prompt_tokens` and `completion_tokens` are the first two.
         """
         if self.ended:
             return self
         try:
-            for name, count in tokens.items():
+            told = self._told
+            # The two that every call has stand alone: a loop costs more than both.
+            if type(input_tokens) is int and 0 <= input_tokens < _INT64 and names.GENAI_INPUT_TOKENS not in told:
+                self._attributes[names.GENAI_INPUT_TOKENS] = input_tokens
+            elif input_tokens is not None:
+                self._count(names.GENAI_INPUT_TOKENS, input_tokens)
+            if type(output_tokens) is int and 0 <= output_tokens < _INT64 and names.GENAI_OUTPUT_TOKENS not in told:
+                self._attributes[names.GENAI_OUTPUT_TOKENS] = output_tokens
+            elif output_tokens is not None:
+                self._count(names.GENAI_OUTPUT_TOKENS, output_tokens)
+            if cache_read_tokens is not None:
+                self._count(names.GENAI_CACHE_READ, cache_read_tokens)
+            if cache_write_tokens is not None:
+                self._count(names.GENAI_CACHE_WRITE, cache_write_tokens)
+            if reasoning_tokens is not None:
+                self._count(names.GENAI_REASONING, reasoning_tokens)
+            for name, count in others.items():
                 if count is not None:
                     name = names.USAGE_ALIASES.get(name, name)
-                    key = names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}"
-                    if type(count) is int and 0 <= count < _INT64 and key not in self._told:
-                        self._attributes[key] = count
-                    else:
-                        self._count(key, count)
+                    self._count(names.USAGE_KEYS.get(name) or f"gen_ai.usage.{name}", count)
         except Exception as error:
             lost("token counts", error)
         return self
 
     def _count(self, key: str, count: Any) -> None:
+        if type(count) is int and 0 <= count < _INT64:
+            self._put(key, count)
+            return
         whole = _whole(count)
         if whole is None:
             lost("token counts that are no counts")

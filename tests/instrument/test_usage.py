@@ -13,6 +13,7 @@ import pytest
 
 import spanfold
 from spanfold import names
+from spanfold.instrument import losses
 from tests.instrument.reading import Lost, events, span
 
 REFUSED_COUNTS = "token counts that are no counts"
@@ -167,6 +168,20 @@ def test_what_is_no_score_is_refused_and_counted(where: Path, lost: Lost, value:
 
     assert [e.attributes[names.SCORE_NAME] for e in events(where, names.EVENT_SCORE)] == ["after"]
     assert lost() == {REFUSED_SCORES: 1}
+
+
+def test_the_log_names_the_score_that_was_refused_and_not_its_value(
+    where: Path, lost: Lost, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses.pop(REFUSED_SCORES, None)  # the first of its kind is logged, in a process
+    with spanfold.run("r", dir=where):
+        spanfold.score("margin password=hunter2abc99", [12345.5])
+
+    (line,) = [record.getMessage() for record in caplog.records if REFUSED_SCORES in record.getMessage()]
+    assert "'margin password=(REDACTED-assignment)'" in line
+    assert "12345" not in line
+    assert losses[REFUSED_SCORES] == 1
+    lost()  # asked for, so that the loss is no surprise
 
 
 def test_every_line_is_strict_json_whatever_number_is_in_it(where: Path) -> None:

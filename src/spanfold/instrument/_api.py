@@ -41,6 +41,8 @@ from spanfold.routing import place
 from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
 
 _INT64: Final = 1 << 63
+_LONGEST_NAME: Final = 200
+"""Characters of a name in a line of the log."""
 
 Near = RecordedSpan | Anchor
 """The span around a new one: ours, or the stand-in for one of another process."""
@@ -470,7 +472,11 @@ def score(name: str, value: float | bool | str, *, comment: str | None = None, *
         elif issubclass(type(value), (str, enum.Enum)):
             attributes[names.SCORE_LABEL] = as_text(value)
         else:
-            lost("scores that are no number, boolean or text")
+            called = as_text(name)[:_LONGEST_NAME]
+            lost(
+                "scores that are no number, boolean or text",
+                name=state.gate.scrub_text(called) if state.gate else called,
+            )
             return
         if comment is not None:
             attributes[names.SCORE_COMMENT] = comment

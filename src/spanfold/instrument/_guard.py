@@ -15,12 +15,18 @@ losses: Counter[str] = Counter()
 """What was lost -> how often. Read by `doctor` and by `run.losses`."""
 
 
-def lost(what: str, error: BaseException | None = None) -> None:
-    """Count one loss; log the first of its kind with the place it happened, never with a value."""
+def lost(what: str, error: BaseException | None = None, *, name: str = "") -> None:
+    """Count one loss; log the first of its kind with the place it happened, never with a value.
+
+    Args:
+        what: The kind.
+        error: Why.
+        name: What the program calls the thing, redacted.
+    """
     losses[what] += 1
     if losses[what] > 1:
         return
-    where = ""
+    where = f", first {name!r}" if name else ""
     if error is not None:
         tb = error.__traceback__
         while tb is not None and tb.tb_next is not None:

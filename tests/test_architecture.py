@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "spanfold"
 
 # DESIGN section 3, "Flow and rooms": a room imports the base and rooms to its left. This table is that sentence.
-BASE = {"names", "routing", "moments", "model", "errors", "settings", "fs"}
+BASE = {"names", "routing", "moments", "intervals", "model", "errors", "settings", "fs"}
 _RECORDER = {"base", "redact", "journal", "artifacts", "instrument"}
 _ROOMS = {*_RECORDER, "diagnose", "agents", "experiments", "fold", "deliver", "bundle", "timings"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -64,6 +64,8 @@ FRONT_DOOR = {
     *("current_run", "event", "flush", "shutdown", "child_env", "traced_executor"),
     # What flush() returns, and the root of what configure() raises.
     *("FlushResult", "SpanfoldError"),
+    # For annotations.
+    *("Run", "Span", "ModelCallSpan", "AgentSpan", "ToolSpan"),
 }
 HEAVY = "grpc google.protobuf requests opentelemetry.exporter numpy matplotlib langfuse duckdb sklearn".split()
 

@@ -1,6 +1,6 @@
 """Hyperscan in place of RE2 for the pre-filter, where it is installed (`pip install "spanfold[fast]"`).
 
-It answers three times as fast, and takes a third of a second to build, so a process gets it on a thread of its own once
+It answers twice as fast, and takes a third of a second to build, so a process gets it on a thread of its own once
 it has recorded a few megabytes; short-lived ones never pay. It is believed only where it finds nothing: what it finds,
 and what it cannot say, RE2 decides.
 """

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from spanfold.cli._checks import EXTRAS, VARIABLES
+from spanfold.cli._checks import EXTRAS, UNUSED_EXTRAS, VARIABLES
 from spanfold.cli._exits import Exit
 from spanfold.deliver import destinations
 from spanfold.fs import FileLock, SafeRoot
@@ -175,8 +176,9 @@ def test_doctor_knows_every_setting_and_every_extra() -> None:
         name: {requirement.split(">=")[0] for requirement in requirements if not requirement.startswith("spanfold[")}
         | ({"numpy", "matplotlib"} if "spanfold[figures]" in requirements else set())
         for name, requirements in extras.items()
-        if name != "all"
+        if name != "all" and name not in UNUSED_EXTRAS
     }
+    assert extras.keys() - {"all"} == EXTRAS.keys() | UNUSED_EXTRAS
     assert named == {name: set(packages) for name, packages in EXTRAS.items()}
 
 
@@ -242,6 +244,38 @@ def test_a_destination_that_is_down_leaves_everything_waiting(spanfold: Spanfold
     # It never answered, and still it is known who has not got what.
     (found,) = spanfold("doctor", "--json").document["folder"]["undelivered"]
     assert (found["label"], found["waiting"], found["refused"]) == (row["label"], row["waiting"], 0)
+
+
+def test_an_extra_that_doctor_says_nothing_of_has_no_code() -> None:
+    for path in (ROOT / "src").rglob("*.py"):
+        assert not re.search(
+            r"^\s*(?:import|from) (?:duckdb|clickhouse_connect)", path.read_text("utf-8"), re.MULTILINE
+        )
+
+
+def test_doctor_says_what_to_do_with_records_that_wait_for_a_destination_that_is_not_configured_any_more(
+    spanfold: Spanfold, runs: Path, collector: tuple[int, list[bytes]]
+) -> None:
+    down = f"http://127.0.0.1:{free_port()}"
+    spanfold("run", "deliver", "ok", "--timeout", "1", OTEL_EXPORTER_OTLP_ENDPOINT=down)
+    address = f"http://127.0.0.1:{collector[0]}/v1/traces"
+
+    unnamed = spanfold("doctor", "--json")
+    named = spanfold("doctor", "--json", OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{down}/v1/traces")
+
+    (advice,) = unnamed.document["problems"]
+    assert "Set OTEL_EXPORTER_OTLP_TRACES_ENDPOINT to that address again, and `spanfold run deliver runs/ok`" in advice
+    assert f"otlp at {down}/v1/traces: " in advice
+    assert any("waits" in told and "not configured" not in told for told in named.document["problems"])
+    # Either way that it tells of works.
+    (pattern,) = re.findall(r"or remove (\S+) to give up", advice)
+    acked = list(runs.parent.glob(pattern))
+    assert acked
+    for file in acked:
+        file.unlink()
+    sent = spanfold("run", "deliver", "ok", "--json", OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=address)
+    assert (sent.code, sent.document["destinations"][0]["waiting"]) == (Exit.DONE, 0)
+    assert spanfold("doctor").code == Exit.DONE
 
 
 def test_without_a_destination_nothing_can_be_delivered(spanfold: Spanfold, runs: Path) -> None:

@@ -1,5 +1,6 @@
 """Look at settings, packages, destinations and runs for `doctor`. Nothing is changed, and nothing is sent anywhere."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -22,12 +23,12 @@ from spanfold.settings import Settings, resolve
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "langfuse": ("langfuse",),
     "figures": ("numpy", "matplotlib"),
-    "timings": ("duckdb",),
-    "clickhouse": ("clickhouse-connect",),
     "fast": ("hyperscan",),
     "demo": ("numpy", "matplotlib", "scikit-learn", "threadpoolctl"),
 }
 """Extra -> its distributions, as in pyproject.toml."""
+UNUSED_EXTRAS: Final = frozenset({"timings", "clickhouse"})
+"""Extras that have no code yet: without them nothing is missing."""
 
 LOW_BYTES: Final = 100_000_000
 """With less free space than this something is wrong."""
@@ -96,6 +97,10 @@ class Undelivered:
     """Records neither acknowledged nor refused."""
     reason: str
     """Of the last refusal."""
+    key: str
+    """Of the destination: what its files begin with, in the journal's folder `.deliver`."""
+    is_configured: bool
+    """Whether the settings in force still send there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +155,7 @@ def examine(environ: Mapping[str, str], folder: Path, *, timeout_s: float) -> Ex
     reached = _destinations(resolved, environ, timeout_s)
     problems += [f"{reach.label}: {reach.told}" for reach in reached if reach.state in ("unreachable", "unusable")]
     runs = list_runs(folder) if folder.is_dir() else []
-    place = _folder(folder, runs)
+    place = _folder(folder, runs, _configured(resolved, environ))
     notes, more = _judge_folder(place, runs)
     if not resolved.enabled:
         notes.insert(0, "Recording is switched off (SPANFOLD_DISABLED or OTEL_SDK_DISABLED).")
@@ -248,6 +253,15 @@ def _reach(
     return _connect(found[0], timeout_s)
 
 
+def _configured(settings: Settings, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the keys of the destinations that can be sent to."""
+    keys: set[str] = set()
+    for alone in (Settings(otlp=settings.otlp, langfuse=False), Settings(otlp=False, langfuse=settings.langfuse)):
+        with contextlib.suppress(SettingsError):  # told of as a destination
+            keys.update(destination.key for destination in destinations(alone, environ))
+    return frozenset(keys)
+
+
 def _missing(environ: Mapping[str, str]) -> str:
     """Say what Langfuse needs, to whom has given a part of it; empty when that is none or all."""
     has_host = bool(environ.get("LANGFUSE_BASE_URL") or environ.get("LANGFUSE_HOST"))
@@ -291,7 +305,7 @@ def _connect(destination: Destination, timeout_s: float) -> Reach:
 # --- runs --------------------------------------------------------------------------------------------------------
 
 
-def _folder(path: Path, runs: list[ListedRun]) -> Folder:
+def _folder(path: Path, runs: list[ListedRun], configured: frozenset[str]) -> Folder:
     try:
         stats = os.statvfs(nearest(path))
         free: int | None = stats.f_bavail * stats.f_frsize
@@ -305,18 +319,25 @@ def _folder(path: Path, runs: list[ListedRun]) -> Folder:
         n_runs=len(runs),
         n_interrupted=len(_left_over(runs)),
         lost_records=sum(run.lost_records for run in runs),
-        undelivered=tuple(_undelivered(runs[:RECENT])),
+        undelivered=tuple(_undelivered(runs[:RECENT], configured)),
     )
 
 
-def _undelivered(runs: list[ListedRun]) -> Iterator[Undelivered]:
+def _undelivered(runs: list[ListedRun], configured: frozenset[str]) -> Iterator[Undelivered]:
     for run in runs:
         if run.status in ("running", "unreadable"):
             continue  # the process that records it sends; or its problem is told already
         for backlog in backlogs(run.run_dir):
             if backlog.refused or backlog.waiting:
                 yield Undelivered(
-                    run.run_dir, backlog.destination, backlog.label, backlog.refused, backlog.waiting, backlog.reason
+                    run.run_dir,
+                    backlog.destination,
+                    backlog.label,
+                    backlog.refused,
+                    backlog.waiting,
+                    backlog.reason,
+                    backlog.key,
+                    backlog.key in configured,
                 )
 
 
@@ -358,8 +379,19 @@ def _told(found: Undelivered) -> str:
         [f"{where} has refused {count(found.refused, 'record')} for good ({found.reason})."] if found.refused else []
     )
     if found.waiting:
-        parts.append(
-            f"{'' if parts else f'{where}: '}{count(found.waiting, 'record')} {'waits' if found.waiting == 1 else 'wait'}; "
-            f"`spanfold run deliver {found.run_dir}` sends what waits."
-        )
+        waits = f"{'' if parts else f'{where}: '}{count(found.waiting, 'record')} {'waits' if found.waiting == 1 else 'wait'}"
+        deliver = f"`spanfold run deliver {found.run_dir}` sends what waits"
+        if found.is_configured:
+            parts.append(f"{waits}; {deliver}.")
+        else:
+            parts.append(
+                f"{waits}, and it is not configured now. {_name_again(found.destination)}, and {deliver}; or remove "
+                f"{found.run_dir / 'journal' / '.deliver' / found.key}.* to give up on it."
+            )
     return " ".join(parts)
+
+
+def _name_again(destination: str) -> str:
+    if destination.startswith("langfuse"):
+        return "Set LANGFUSE_BASE_URL to that server again, and its keys"
+    return "Set OTEL_EXPORTER_OTLP_TRACES_ENDPOINT to that address again"  # which is taken as it is

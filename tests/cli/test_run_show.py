@@ -94,6 +94,7 @@ def test_a_killed_run_shows_what_was_started_and_is_not_touched(spanfold: Spanfo
         "cycle": 7,
         "open": 1,
         "seconds": 0.0,
+        "share": None,
         "start": "",
         "depth": 0,
     }
@@ -271,3 +272,18 @@ def test_a_folder_that_lost_its_journal_is_told_so(spanfold: Spanfold, runs: Pat
     assert answer.code == Exit.NOT_FOUND
     assert "beside run.json" in answer.err
     assert "Give the directory that holds run.json" not in answer.err
+
+
+def test_recovering_a_killed_run_does_not_change_what_share_of_it_its_stages_had(
+    spanfold: Spanfold, runs: Path
+) -> None:
+    def told() -> list[float]:
+        stages = spanfold("run", "show", "kill", "--json").document["stages"]
+        return [work["share"] for work in stages if work["stage"] == "M1"]
+
+    open_run = told()
+    spanfold("run", "recover", "kill")
+
+    assert len(open_run) == 2
+    assert 0 < sum(open_run) < 1
+    assert told() == pytest.approx(open_run, rel=0.01)

@@ -15,6 +15,7 @@ from spanfold.bundle import export, verify
 from spanfold.diagnose import RunLogger
 from spanfold.fold import list_runs, show_run
 from spanfold.journal import open_journals
+from spanfold.timings import breakdown, read_timings
 from tests.bundle.archives import unpack
 from tests.diagnose.programs import LOOP
 from tests.diagnose.script import documents, play
@@ -206,3 +207,25 @@ def test_a_loop_that_is_recorded_is_not_folded_in_place_and_one_that_was_killed_
     assert not (run_dir / "journal").exists()
     assert json.loads(spanfold("run", "recover", run_dir, "--json"))["changed"]
     assert open_journals() == []
+
+
+def test_stages_that_began_before_their_run_are_no_more_than_the_whole_of_it(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    log = RunLogger(run_dir, observability_mode="offline")
+    log.log_run_start({"model": "m"})
+    for cycle in (0, 0, 1):
+        log.log_probe(cycle, {}, duration_sec=50.0)
+    log.log_stage_skipped("M2", "no time", cycle=1)
+
+    def told() -> list[float]:
+        return [work.share for work in show_run(run_dir).stages if work.stage == "M1" and work.share is not None]
+
+    while_open = told()
+    log.close()
+
+    for shares in (while_open, told()):
+        assert len(shares) == 2
+        assert all(0.9 < share <= 1 for share in shares)
+    drawn = {share.path: share.total_share for share in breakdown(read_timings(run_dir / "timings.jsonl"))}
+    assert all(share is not None and share <= 1 for share in drawn.values())
+    assert drawn["m1_probe"] == pytest.approx(max(told()), rel=0.05)

@@ -186,20 +186,18 @@ def _stages(run: RunOverview, console: Console) -> None:
     if not run.stages:
         return
     console.heading("Stages")
-    whole = run.seconds or sum(work.seconds for work in run.stages if work.depth == 0)
-    console.table(_STAGE_COLUMNS, _ends([_stage(work, whole, run.status) for work in run.stages], len(_STAGE_COLUMNS)))
+    console.table(_STAGE_COLUMNS, _ends([_stage(work, run.status) for work in run.stages], len(_STAGE_COLUMNS)))
 
 
-def _stage(work: StageWork, whole: float, status: str) -> Row:
+def _stage(work: StageWork, status: str) -> Row:
     name = "(no stage)" if work.stage is None else "  " * work.depth + work.stage
     times = work.ended + work.open
-    share = work.seconds / whole if whole else 0.0
     return (
         f"{name} ×{times}" if times > 1 else name,
         _number_or_none(work.cycle),
         _stage_status(work, status),
         format_duration(work.seconds) if work.ended else "–" if work.open else "",
-        f"{_bar(share):{_BAR}} {100 * share:5.1f} %" if work.ended else "",
+        "" if work.share is None else f"{_bar(work.share):{_BAR}} {100 * work.share:5.1f} %",
         ", ".join(count(number, noun) for number, noun in _parts(work) if number),
     )
 

@@ -34,6 +34,9 @@ class StageWork:
     """How often it was started and has not ended."""
     seconds: float = 0.0
     """Duration of those that ended, added up."""
+    share: float | None = None
+    """Part of the run's span of time, from its first start to its last end, or to its last record before it has ended, in
+    which any of those that ended ran: at most 1. None when none ended."""
     model_calls: int = 0
     agents: int = 0
     tools: int = 0

@@ -26,6 +26,7 @@ from spanfold.fold.overview import (
 )
 from spanfold.fold.presence import Presence, Writers
 from spanfold.fold.run_state import HOST_FACTS, RunState
+from spanfold.intervals import Interval, covered
 from spanfold.journal import JournalRead, load, read_journal, verify_journal
 from spanfold.model import Span
 from spanfold.moments import ts6
@@ -71,6 +72,10 @@ class _Gathering:
         self.loop = LoopGathering()
         self.records: dict[str, int] = {}
         self.last_ns = 0
+        self._first_start_ns: int | None = None
+        self._last_end_ns = 0
+        self._ran: dict[int, list[Interval]] = {}
+        """Id of the work of each stage -> when those ran that ended."""
         self.root_file = ""
         self.given: dict[str, Any] = {}
         self.stages: dict[tuple[str | None, int | None], StageWork] = {}
@@ -130,6 +135,7 @@ class _Gathering:
             record.position.path.name if record.position else "",
         )
         self.open[record.span_id] = started
+        self._spans(started.start_ns, started.start_ns)
         if kind == "stage":
             parent = attributes.get(names.SPAN_PARENT)
             work = self._work(entry)
@@ -143,6 +149,8 @@ class _Gathering:
         started = self.open.pop(span.span_id, None)
         self._stage_depth.pop(span.span_id, None)
         failed = span.status_code == 2
+        if entry.kind:
+            self._spans(span.start_ns, span.end_ns)
         if entry.kind == "stage":
             work = self._work(entry)
             if started is not None:  # a stage may have learned its cycle since
@@ -154,11 +162,26 @@ class _Gathering:
             work.interrupted += failed and entry.attributes.get(names.ERROR_TYPE) == "interrupted"
             work.seconds = round(work.seconds + entry.seconds, 6)
             work.start = work.start or entry.start
+            self._ran.setdefault(id(work), []).append(Interval(span.start_ns, max(span.start_ns, span.end_ns)))
         elif entry.kind in self.calls and not entry.wrapped:
             self._call(entry, span)
         arose = self._failed_below.pop(span.span_id, ())
         if failed:
             self._error(entry, span, arose)
+
+    def _spans(self, start_ns: int, end_ns: int) -> None:
+        """Take in a time in which something ran."""
+        if start_ns > 0:  # a foreign span may not say when it was
+            self._first_start_ns = min(start_ns, self._first_start_ns or start_ns)
+            self._last_end_ns = max(end_ns, self._last_end_ns)
+
+    def _shares(self) -> None:
+        """Say of each stage for which part of the run it ran. A stage told with its duration may begin before the run."""
+        end_ns = self._last_end_ns if self.run.seconds is not None else max(self._last_end_ns, self.last_ns)
+        whole = end_ns - (self._first_start_ns or 0)
+        for work in self.stages.values():
+            if (ran := self._ran.get(id(work))) and whole > 0:
+                work.share = min(1.0, round(covered(ran) / whole, 6))
 
     def _call(self, entry: Entry, span: Span) -> None:
         work = self._work(entry)
@@ -227,6 +250,7 @@ class _Gathering:
         shown: dict[str, Any] = {key: load(value) for key, value in run.shown().items()}
         host = _text(shown.get("host"))
         writer = self._writer(writers, host)
+        self._shares()
         return RunOverview(
             run_dir=run_dir,
             name=run.name,

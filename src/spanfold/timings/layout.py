@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spanfold.intervals import Interval, merge
 from spanfold.timings.clock import NS_PER_SECOND
-from spanfold.timings.intervals import Interval, merge
 from spanfold.timings.reader import TimingRead
 from spanfold.timings.rows import TimingRow
 from spanfold.timings.tree import RUN_PATH, TimingTree

@@ -3,11 +3,11 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from spanfold.intervals import covered
 from spanfold.timings.clock import seconds
 from spanfold.timings.parents import NO_PARENT
 from spanfold.timings.plain import plain
 from spanfold.timings.reader import TimingRead
-from spanfold.timings.summary import summarise
 from spanfold.timings.tree import TimingTree
 
 
@@ -25,9 +25,10 @@ class StageShare:
     self_seconds: float | None
     """Outside measured children; None when no row has a place in time."""
     total_share: float | None
-    """`total_seconds` as a part of the wall; more than 1 when rows run in parallel, None without a wall."""
+    """Part of the run's span of time, from the first start to the last end of its rows, in which any of them ran: at most 1
+    however many ran at once. None without a place in time."""
     self_share: float | None
-    """`self_seconds` as a part of the wall."""
+    """The same of the time outside measured children."""
 
     def to_dict(self) -> dict[str, object]:
         """Return a JSON object."""
@@ -35,27 +36,30 @@ class StageShare:
 
 
 def breakdown(read: TimingRead) -> list[StageShare]:
-    """Say for each path how much of the run's wall time it took.
+    """Say for each path how much of the run's time it took.
 
     Rows that nobody measured are left out. Without parallel work the self times
-    add up to the wall.
+    add up to the time of the run, less gaps in which nothing ran.
 
     Returns:
         Largest self time first, then by path.
     """
     tree = TimingTree(read.rows)
-    wall, paths, self_ns = summarise(read).wall_seconds, tree.paths(), tree.self_ns()
+    paths, self_parts = tree.paths(), tree.self_parts()
+    placed = [i for row, i in zip(tree.rows, tree.intervals, strict=True) if row.measured and i is not None]
+    whole = max(i.stop for i in placed) - min(i.start for i in placed) if placed else 0
     grouped: dict[str, list[int]] = defaultdict(list)
     for index, row in enumerate(tree.rows):
         if row.measured:
             grouped[paths[index]].append(index)
 
     def share(path: str, indices: list[int]) -> StageShare:
-        own = [ns for index in indices if (ns := self_ns[index]) is not None]
+        ran = [interval for index in indices if (interval := tree.intervals[index]) is not None]
+        own = [part for index in indices for part in self_parts[index] or ()]
         # Only the one path of everything beyond MAX_PATH_DEPTH holds rows inside each other.
         outermost = [i for i in indices if tree.parents[i] == NO_PARENT or paths[tree.parents[i]] != path]
         total_s = seconds(sum(tree.rows[index].duration_ns for index in outermost))
-        self_s = seconds(sum(own)) if own else None
+        self_s = seconds(sum(stop - start for start, stop in own)) if ran else None
         return StageShare(
             path=path,
             count=len(indices),
@@ -63,8 +67,8 @@ def breakdown(read: TimingRead) -> list[StageShare]:
             container=all(tree.rows[index].container for index in indices),
             total_seconds=total_s,
             self_seconds=self_s,
-            total_share=total_s / wall if wall else None,
-            self_share=self_s / wall if wall and self_s is not None else None,
+            total_share=covered(ran) / whole if whole and ran else None,
+            self_share=covered(own) / whole if whole and ran else None,
         )
 
     shares = [share(path, indices) for path, indices in grouped.items()]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from spanfold.intervals import Interval, covered, covered_within, merge
 from spanfold.timings.clock import seconds
-from spanfold.timings.intervals import Interval, covered, covered_within, merge
 from spanfold.timings.plain import plain
 from spanfold.timings.reader import TimingRead
 from spanfold.timings.rows import TimingRow

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from spanfold.timings.intervals import Interval, clip, covered
+from spanfold.intervals import Interval, without
 from spanfold.timings.parents import NO_PARENT, find_parents
 from spanfold.timings.rows import TimingRow
 
@@ -69,6 +69,10 @@ class TimingTree:
 
     def self_ns(self) -> list[int | None]:
         """Return nanoseconds each row ran outside its measured children; None for a row without a place in time."""
+        return [None if parts is None else sum(stop - start for start, stop in parts) for parts in self.self_parts()]
+
+    def self_parts(self) -> list[list[Interval] | None]:
+        """Return when each row ran outside its measured children; None for a row without a place in time."""
         inner: list[list[Interval]] = [[] for _ in self.rows]
         owner = self._nearest_that_works()
         for index, row in enumerate(self.rows):
@@ -125,11 +129,9 @@ class TimingTree:
                 nearest[index] = nearest[parent]
         return nearest
 
-    def _outside(self, index: int, inner: Sequence[Interval]) -> int | None:
+    def _outside(self, index: int, inner: Sequence[Interval]) -> list[Interval] | None:
         interval = self.intervals[index]
-        if interval is None:
-            return None
-        return interval.stop - interval.start - covered(clip(inner, interval))
+        return None if interval is None else without(interval, inner)
 
 
 def stage_paths(rows: Iterable[TimingRow]) -> dict[str, tuple[TimingRow, ...]]:

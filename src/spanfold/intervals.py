@@ -34,6 +34,17 @@ def clip(intervals: Iterable[Interval], to: Interval) -> list[Interval]:
     return [Interval(max(start, to.start), min(stop, to.stop)) for start, stop in intervals]
 
 
+def without(interval: Interval, inner: Iterable[Interval]) -> list[Interval]:
+    """Return the parts of an interval that no inner one covers, in order."""
+    parts: list[Interval] = []
+    at = interval.start
+    for start, stop in merge(clip(inner, interval)):
+        if start > at:
+            parts.append(Interval(at, start))
+        at = stop
+    return [*parts, Interval(at, interval.stop)] if at < interval.stop else parts
+
+
 def covered_within(intervals: Iterable[Interval], windows: Sequence[Interval]) -> int:
     """Return how much of the union of `windows` the union of `intervals` covers."""
     # |A ∩ B| = |A| + |B| - |A ∪ B|

@@ -328,6 +328,54 @@ def test_local_content_stays_here(receiver, monkeypatch, tmp_path):
     assert "private" in next((run.dir / "journal").glob("*.jsonl")).read_text()
 
 
+def test_what_the_page_on_settings_calls_kept_is_kept_and_what_it_calls_sent_is_sent(receiver, monkeypatch, tmp_path):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+    spanfold.configure(otlp=True, content="local")
+    kept, sent = [], []
+
+    def stays(what: str) -> str:
+        kept.append(f"kept-{what}.")
+        return kept[-1]
+
+    def goes(what: str) -> str:
+        sent.append(f"sent-{what}.")
+        return sent[-1]
+
+    @spanfold.traced
+    def captured(value, *, fails=False):
+        if fails:
+            raise ValueError(goes("exception"))
+        return stays("result")
+
+    with (
+        spanfold.run("sent", dir=tmp_path / "run", field=goes("run")) as run,
+        spanfold.stage("M1", cycle=0, field=goes("stage")) as stage,
+    ):
+        stage.input(stays("stage-input")).set(more=goes("set"))
+        stage.event("e", field=goes("span-event"))
+        with spanfold.model_call("m", input=stays("input"), field=goes("call")) as call:
+            call.output(stays("output"))
+        with spanfold.agent("a", input=stays("agent-input")) as agent:
+            agent.output(stays("agent-output"))
+        with spanfold.tool("t", arguments={"x": stays("argument")}) as tool:
+            tool.result([stays("tool-result")])
+        captured(stays("captured"))
+        with pytest.raises(ValueError, match="sent-exception"):
+            captured(stays("captured-of-failed"), fails=True)
+        spanfold.score("s", 1, comment=goes("comment"), why=goes("score"))
+        spanfold.event("e", field=goes("event"))
+        path = spanfold.artifact("picture", "kept-artifact.")
+    assert spanfold.flush(5).waiting == 0
+
+    arrived = receiver.payloads().decode("latin-1")
+    journal = "".join(file.read_text() for file in (run.dir / "journal").glob("*.jsonl"))
+    assert [word for word in [*kept, "kept-artifact."] if word in arrived] == []
+    assert [word for word in sent if word not in arrived] == []
+    assert [word for word in [*kept, *sent] if word not in journal] == []
+    assert path is not None
+    assert (path.read_text(), path.name in arrived) == ("kept-artifact.", True)
+
+
 def test_local_content_of_other_instrumentors_and_of_the_opentelemetry_api_stays_here(receiver, monkeypatch, tmp_path):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
     host = TracerProvider()

@@ -11,7 +11,7 @@ from spanfold.testing import LoopbackLangfuse, LoopbackOtlpReceiver
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "delivery.md").read_text(encoding="utf-8")
 LANGFUSE = (Path(__file__).resolve().parents[2] / "docs" / "langfuse.md").read_text(encoding="utf-8")
-RECORD, DELIVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+RECORD, TRY, DELIVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run_example(source: str) -> None:
@@ -31,6 +31,17 @@ def test_the_examples_of_the_page_print_what_it_says(
     recorded, delivered = capsys.readouterr().out.splitlines()
     assert f"```text\n{recorded}\n```" in PAGE
     assert delivered == "0 0 0 "  # all of it was acknowledged already
+
+
+def test_a_run_is_sent_to_the_receiver_of_the_page_and_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")  # so that it is taken back afterwards
+
+    run_example(TRY)
+
+    assert f"```text\n{capsys.readouterr().out}```" in PAGE
 
 
 def test_langfuse_gets_the_attributes_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 set_hypothesis_home_dir(CACHE / "hypothesis")
-for _profile, _examples in (("fast", 25), ("thorough", 200)):
+for _profile, _examples in (("fast", 25), ("thorough", 100)):
     settings.register_profile(
         _profile,
         max_examples=_examples,

@@ -553,3 +553,25 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
         for _ in range(300):
             file.write(os.urandom(1 << 10) * (1 << 10))
     assert peak_mb() < small + 40
+
+
+@pytest.mark.parametrize("kind", ["none", "a file"])
+def test_a_folder_that_is_not_there_is_named_with_what_to_do(tmp_path: Path, kind: str) -> None:
+    run_dir = runs.record(tmp_path / "001")
+    if kind == "a file":
+        (tmp_path / "nowhere").write_text("a note")
+
+    with pytest.raises(BundleError, match=f"nowhere: expected a folder .* found {kind}. Make the folder") as caught:
+        export(run_dir, tmp_path / "nowhere" / "x.spanfold.tar.zst")
+
+    assert ".spanfold-" not in str(caught.value)
+    done = subprocess.run(
+        [sys.executable, "-m", "spanfold", "bundle", "export", "001", "-o", "nowhere/x.spanfold.tar.zst"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert f"{tmp_path / 'nowhere'}: expected a folder" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -79,7 +79,7 @@ def export(
         JournalMissing: There is no journal.
         JournalCorrupt: Recorded bytes of the journal are changed or gone.
         LockedError: The run is open.
-        BundleError: A file changed meanwhile, or the bundle would lie in the run directory.
+        BundleError: A file changed meanwhile, or the bundle would lie in the run directory or in a folder that is not there.
         FoldError: A record cannot be folded.
         UnsafeEntryError: The journal folder or a file of it is a link.
         OSError: Something cannot be read or written; no part of a bundle stays, and an older one is intact.
@@ -118,6 +118,12 @@ def _target(run: Path, out: str | os.PathLike[str] | None) -> Path:
     if path.is_dir():
         path /= name
     target = Path(os.path.realpath(path.parent)) / path.name
+    if not target.parent.is_dir():
+        found = "a file" if target.parent.exists() else "none"
+        raise BundleError(
+            f"{target.parent}: expected a folder to write the bundle {target.name} into, found {found}. Make the folder, or "
+            "give another one."
+        )
     if target.is_relative_to(run):
         raise BundleError(
             f"{target}: expected a place outside the run directory, found one in it, where the bundle would become part of "

@@ -2,17 +2,20 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 
 from spanfold.bundle import export, verify
-from spanfold.diagnose import RunLogger
+from spanfold.diagnose import RunLogger, outbox_of
 from spanfold.fold import list_runs, show_run
 from spanfold.journal import open_journals
 from spanfold.timings import breakdown, read_timings
@@ -96,10 +99,14 @@ time.sleep(60)
     assert [r.status for r in list_runs(tmp_path / "runs")] == ["interrupted"]
 
 
-def said(*words: Any, status: int = 0) -> str:
+def said(*words: Any, status: int = 0, **environment: str) -> str:
     """Return what a command said to people, beside its output."""
     done = subprocess.run(
-        [sys.executable, "-m", "spanfold", *map(str, words)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "spanfold", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done.stderr
@@ -229,3 +236,45 @@ def test_stages_that_began_before_their_run_are_no_more_than_the_whole_of_it(tmp
     drawn = {share.path: share.total_share for share in breakdown(read_timings(run_dir / "timings.jsonl"))}
     assert all(share is not None and share <= 1 for share in drawn.values())
     assert drawn["m1_probe"] == pytest.approx(max(told()), rel=0.05)
+
+
+@pytest.mark.slow
+def test_a_loop_whose_open_journal_is_not_found_is_told_where_it_was_looked_for(tmp_path: Path) -> None:
+    run_dir, copy, elsewhere = tmp_path / "run", tmp_path / "copy", tmp_path / "state"
+    with Program(OPEN, run_dir) as running:
+        running.says("ready")
+        running.send(signal.SIGKILL)
+        running.end()
+    shutil.copytree(run_dir, copy)
+
+    for command in ("show", "recover"):
+        told = said("run", command, run_dir, status=3, SPANFOLD_STATE_DIR=str(elsewhere))
+        assert f"none of it in {elsewhere / 'open'}, where it stands until its logger is closed" in told
+        assert "SPANFOLD_STATE_DIR" in told
+        assert "not a copy" in said("run", command, copy, status=3)
+    spanfold("run", "recover", run_dir)
+    assert "interrupted" in spanfold("run", "show", run_dir)
+
+
+@pytest.mark.slow
+def test_documents_of_another_logger_are_said_to_have_no_journal_and_the_one_made_of_them_is_shown(
+    tmp_path: Path,
+) -> None:
+    run_dir = tmp_path / "run"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        play(RunLoggerV2(run_dir, observability_mode="offline"), tmp_path)
+
+    for command in ("show", "recover"):
+        told = said("run", command, run_dir, status=3)
+        assert "that another logger wrote, which keeps no journal" in told
+        assert f"`spanfold run deliver {run_dir}`" in told
+    outbox = outbox_of(run_dir).run_dir
+    assert f"`spanfold run show {outbox}`" in said("run", "recover", run_dir, status=3)
+
+    shown = json.loads(spanfold("run", "show", run_dir, "--json"))
+    assert shown["run_dir"] == str(outbox)
+    assert shown["loop"]["end"]["stopped_by"] == "budget"
+    assert f"has documents and no journal; this is the one made of them to be sent, in {outbox}" in said(
+        "run", "show", run_dir
+    )

@@ -22,6 +22,8 @@ def sentence(error: SpanfoldError | OSError, arguments: argparse.Namespace | Non
     """
     if isinstance(error, OSError):
         return _of_system(error, arguments)
+    if isinstance(error, JournalMissing) and (told := _of_loop(error.path)):
+        return told
     if isinstance(error, JournalMissing) and (error.path / "run.json").is_file():
         return (
             f"{error.path}: expected journal/*.otlp.jsonl beside run.json, found none. The journal is what a run consists of, "
@@ -34,6 +36,34 @@ def sentence(error: SpanfoldError | OSError, arguments: argparse.Namespace | Non
     for name, option in _OPTIONS.items():
         text = text.replace(name, option)
     return text
+
+
+def _of_loop(run_dir: Path) -> str:
+    """Say where the journal of a diagnose loop was looked for, or that there never was one; empty for other directories."""
+    from spanfold.diagnose import existing_outbox, needs_outbox, recorder_of
+    from spanfold.journal import state_folders
+
+    try:
+        recorder = recorder_of(run_dir)
+        if not recorder:
+            return ""
+        if recorder == "spanfold":
+            places = ", ".join(str(folder / "open") for folder in state_folders())
+            return (
+                f"{run_dir}: expected the journal of this diagnose loop, found none in it and none of it in {places}, where it "
+                "stands until its logger is closed. Name the directory in which it was recorded, not a copy, as the user and "
+                "with the SPANFOLD_STATE_DIR, XDG_STATE_HOME and HOME of the process that recorded it; or bring the folder "
+                "journal back."
+            )
+        outbox = existing_outbox(run_dir) if needs_outbox(run_dir) else None
+    except (SpanfoldError, OSError):
+        return ""
+    made = f"`spanfold run show {outbox}` shows the journal made of them." if outbox is not None else ""
+    return (
+        f"{run_dir}: expected a run recorded by spanfold, found documents of a diagnose loop that another logger wrote, which "
+        f"keeps no journal. `spanfold run deliver {run_dir}` or spanfold.diagnose.backfill() makes one of them and sends it. "
+        f"{made}"
+    ).rstrip()
 
 
 def _recorded_by(arguments: argparse.Namespace | None) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, cast
 
 from spanfold.cli._console import Console
@@ -14,6 +15,7 @@ from spanfold.cli._text import age, count, moment, shown, size
 from spanfold.cli._timed import TimedWork, timed_work
 from spanfold.cli.run_list import STATUS_STYLES
 from spanfold.fold import CallWork, OpenWork, RunOverview, StageWork, show_run
+from spanfold.journal import journal_files
 from spanfold.timings import format_duration
 
 SCHEMA: Final = "spanfold.run_show/1"
@@ -78,7 +80,7 @@ _OPEN_COLUMNS: Final = (
 
 def command(arguments: argparse.Namespace, console: Console) -> int:
     """Show a run."""
-    run = show_run(find_run(arguments.run))
+    run = show_run(_with_journal(find_run(arguments.run), console))
     timed = timed_work(run.run_dir)
     if console.as_json:
         console.document(SCHEMA, {name: getattr(run, name) for name in run.__dataclass_fields__} | {"timed": timed})
@@ -96,6 +98,19 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         _journal(run, console)
     _next(run, console)
     return Exit.DONE
+
+
+def _with_journal(run_dir: Path, console: Console) -> Path:
+    """Return the directory to show: of a diagnose loop that has only documents the one with a journal made of them, if any."""
+    if journal_files(run_dir):
+        return run_dir
+    from spanfold.diagnose import existing_outbox, needs_outbox
+
+    outbox = existing_outbox(run_dir) if needs_outbox(run_dir) else None
+    if outbox is None:
+        return run_dir
+    console.say(f"{run_dir} has documents and no journal; this is the one made of them to be sent, in {outbox}.")
+    return outbox
 
 
 def _head(run: RunOverview, console: Console) -> None:

@@ -4,6 +4,7 @@ Drop-ins for the logger of a five-stage diagnose loop and its helpers (docs/diag
 """
 
 from spanfold.diagnose._backfill import backfill
+from spanfold.diagnose._documents import recorder_of
 from spanfold.diagnose._envelope import artifact_refs, make_envelope, service_trace_id
 from spanfold.diagnose._export import export_langfuse_bundle, sync_to_langfuse
 from spanfold.diagnose._logger import RunLogger
@@ -24,6 +25,7 @@ __all__ = [
     "make_envelope",
     "needs_outbox",
     "outbox_of",
+    "recorder_of",
     "service_trace_id",
     "sync_to_langfuse",
 ]

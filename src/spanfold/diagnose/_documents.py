@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from spanfold.errors import SpanfoldError
 from spanfold.fs import SafeRoot
@@ -25,6 +25,9 @@ EVENT_OF_BUCKET: Final[Mapping[str, str]] = {
     "agent_tool_calls": "agent_tool",
 }
 """Bucket -> event name, where they differ (DL 4.1)."""
+RUN_KEY: Final = "run"
+"""In the run.json of every run of spanfold that is no diagnose loop."""
+SPAN_FIELD: Final = "otel_span_id"
 _RUN_BUCKETS: Final = (
     *("cases", "report_published", "diagnose_reports", "loop_end"),
     *("agent_decisions", "agent_tool_calls", "unrouted"),
@@ -85,14 +88,35 @@ def read_documents(run_dir: str | Path) -> Documents:
     folder = find_documents(run_dir)
     root = SafeRoot(folder.resolve())
     run = _document(root, RUN_DOCUMENT)
-    events = list(_run_events(run))
-    for stage in STAGES:
-        for bucket, rows in _document(root, f"{stage}/log.json").items():
-            events += _rows(bucket, rows, stage)
+    events = _events(root, run)
     trace_id = run.get("trace_id")
     for event in events:
         event.setdefault("trace_id", trace_id)
     return Documents(folder, run, _in_order(events))
+
+
+def recorder_of(run_dir: str | Path) -> Literal["spanfold", "other", ""]:
+    """Return who wrote the documents of a diagnose loop; empty when a directory has none.
+
+    Records of spanfold name the spans of the journal that they were made from.
+    """
+    for folder in (Path(run_dir), Path(run_dir) / "logs"):
+        if not (folder / RUN_DOCUMENT).is_file():
+            continue
+        root = SafeRoot(folder.resolve())
+        run = _document(root, RUN_DOCUMENT)
+        if "run_start" in run and RUN_KEY not in run:
+            events = _events(root, run)
+            return "other" if events and not any(SPAN_FIELD in event for event in events) else "spanfold"
+    return ""
+
+
+def _events(root: SafeRoot, run: Mapping[str, Any]) -> list[Event]:
+    events = list(_run_events(run))
+    for stage in STAGES:
+        for bucket, rows in _document(root, f"{stage}/log.json").items():
+            events += _rows(bucket, rows, stage)
+    return events
 
 
 def _run_events(run: Mapping[str, Any]) -> Iterator[Event]:

@@ -14,6 +14,7 @@ from spanfold.journal._elsewhere import (
     journal_elsewhere,
     open_journals,
     release_journal,
+    state_folders,
     take_along,
     tidy_open_journals,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "release_journal",
     "scrub_bytes",
     "scrub_tree",
+    "state_folders",
     "store",
     "take_along",
     "tidy_open_journals",

@@ -39,6 +39,7 @@ __all__ = [
     "journal_elsewhere",
     "open_journals",
     "release_journal",
+    "state_folders",
     "take_along",
     "tidy_open_journals",
 ]
@@ -91,8 +92,8 @@ class OpenJournal:
             return False
 
 
-def _states() -> Iterator[Path]:
-    """Yield the folders that may hold open journals, the preferred one first."""
+def state_folders() -> Iterator[Path]:
+    """Yield the folders that may hold open journals, the preferred one first; the journals are in `open` in each."""
     given = os.environ.get(VARIABLE)
     if given:
         yield Path(os.path.abspath(given))
@@ -131,7 +132,7 @@ def claim_journal(run_dir: Path, trace_id: str) -> OpenJournal | None:
     Raises:
         LockedError: A living process, or this one, records this run already.
     """
-    for state in _states():
+    for state in state_folders():
         try:
             root = SafeRoot(state, create=True)
             if not _is_private(state):
@@ -171,7 +172,7 @@ def _point(folder: SafeRoot, place: OpenJournal) -> None:
 
 def tidy_open_journals() -> None:
     """Remove places without a journal, which processes left that were killed before their first record or after their last."""
-    for state in _states():
+    for state in state_folders():
         with contextlib.suppress(OSError):
             for folder in (state / _OPEN).iterdir():
                 # A place that is new may not be locked yet.
@@ -184,7 +185,7 @@ def tidy_open_journals() -> None:
 def open_journals() -> list[OpenJournal]:
     """Return every journal of this user that stands outside of its run directory, sorted by run directory."""
     found: dict[Path, OpenJournal] = {}
-    for state in _states():
+    for state in state_folders():
         with contextlib.suppress(OSError):
             for folder in sorted((state / _OPEN).iterdir()):
                 place = _read(folder)
@@ -225,7 +226,7 @@ def journal_elsewhere(run_dir: Path) -> OpenJournal | None:
     id in its run.json.
     """
     key = _key(run_dir)
-    for state in _states():
+    for state in state_folders():
         folder = state / _OPEN / key
         if _has_files(folder / _JOURNAL):
             return _read(folder) or OpenJournal(Path(os.path.realpath(run_dir)), folder, "")

@@ -260,15 +260,17 @@ def test_a_loop_whose_open_journal_is_not_found_is_told_where_it_was_looked_for(
 def test_documents_of_another_logger_are_said_to_have_no_journal_and_the_one_made_of_them_is_shown(
     tmp_path: Path,
 ) -> None:
-    run_dir = tmp_path / "run"
+    run_dir, begun = tmp_path / "run", tmp_path / "begun"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         play(RunLoggerV2(run_dir, observability_mode="offline"), tmp_path)
+        RunLoggerV2(begun, observability_mode="offline").log_run_start({"model": "m"})
 
     for command in ("show", "recover"):
         told = said("run", command, run_dir, status=3)
         assert "that another logger wrote, which keeps no journal" in told
         assert f"`spanfold run deliver {run_dir}`" in told
+    assert "now there is none" in said("run", "deliver", begun, "--to", "otlp", "--dry-run", status=3)
     outbox = outbox_of(run_dir).run_dir
     assert f"`spanfold run show {outbox}`" in said("run", "recover", run_dir, status=3)
 

@@ -55,15 +55,19 @@ def _of_loop(run_dir: Path) -> str:
                 "with the SPANFOLD_STATE_DIR, XDG_STATE_HOME and HOME of the process that recorded it; or bring the folder "
                 "journal back."
             )
-        outbox = existing_outbox(run_dir) if needs_outbox(run_dir) else None
+        has_stages = needs_outbox(run_dir)
+        outbox = existing_outbox(run_dir) if has_stages else None
     except (SpanfoldError, OSError):
         return ""
-    made = f"`spanfold run show {outbox}` shows the journal made of them." if outbox is not None else ""
-    return (
+    found = (
         f"{run_dir}: expected a run recorded by spanfold, found documents of a diagnose loop that another logger wrote, which "
-        f"keeps no journal. `spanfold run deliver {run_dir}` or spanfold.diagnose.backfill() makes one of them and sends it. "
-        f"{made}"
-    ).rstrip()
+        "keeps no journal."
+    )
+    if outbox is not None:
+        return f"{found} `spanfold run show {outbox}` shows the one that was made of them to be sent."
+    if not has_stages:
+        return f"{found} One can be made of them and sent when there is a log.json of M1 to M5 too; now there is none."
+    return f"{found} `spanfold run deliver {run_dir}` or spanfold.diagnose.backfill() makes one of them and sends it."
 
 
 def _recorded_by(arguments: argparse.Namespace | None) -> str:

@@ -97,6 +97,19 @@ def test_sigterm_in_the_middle_of_a_record_finishes_it_first_and_seals_the_run(
     assert len(started - {s["spanId"] for s in raw.spans(tmp_path / "run")}) <= 4
 
 
+@pytest.mark.case("C-037")
+def test_sigterm_in_the_middle_of_a_record_does_not_wait_for_a_thread_that_flushes_and_waits_for_that_record(
+    tmp_path: Path,
+) -> None:
+    # One of six hung, before flushing let go of the journal's lock.
+    for number in range(15):
+        with Program(BUSY, tmp_path / f"run{number}", env={"SPANFOLD_DURABILITY": "machine"}) as program:
+            program.says("ready")
+            time.sleep(0.01)
+            program.send(signal.SIGTERM)
+            assert program.end().status == -signal.SIGTERM
+
+
 HANDLER = """
 def handler(number, frame):
     os.write(1, b"handled\\n")

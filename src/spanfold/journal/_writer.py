@@ -387,30 +387,36 @@ class Journal:
         return complete
 
     def _flushed(self) -> bool:
-        with self._lock:
-            name, target = self._file.name, self._file.size
-        with self._sync_lock:
-            if self._synced[0] == name and self._synced[1] >= target:
-                return True
-            try:
-                with self._lock:
-                    name, size = self._file.name, self._file.size
-                    if not size:
-                        return True
-                    # A descriptor of its own: this one may be closed or taken from us while the device is busy.
-                    file = self._file if self._file.handle is not None else self._ready(_monotonic())
-                    assert file.handle is not None
-                    handle = file.handle.duplicate()
-                with handle:
+        try:
+            with self._lock:
+                file = self._file
+                name, target = file.name, file.size
+                if not target or self._is_synced(name, target):
+                    return True
+                if file.handle is None:
+                    file = self._ready(_monotonic())
+                    name, target = file.name, file.size
+                assert file.handle is not None
+                # A descriptor of its own: this one may be closed or taken from us while the device is busy.
+                handle = file.handle.duplicate()
+            # From here on without the journal's lock: a signal handler can stand in the middle of an append, which holds
+            # that, and wait for this one.
+            with handle, self._sync_lock:
+                if not self._is_synced(name, target):
+                    size = file.size  # set last, when all of it is in the file
                     handle.sync()
-            except _REFUSALS as error:
-                with self._lock:
-                    self._complain(
-                        _monotonic(), error, "cannot be flushed to the device (%s): a power cut now could lose its end."
-                    )
-                return False
-            self._synced = (name, size)
+                    self._synced = (name, size)
+        except _REFUSALS as error:
+            with self._lock:
+                self._complain(
+                    _monotonic(), error, "cannot be flushed to the device (%s): a power cut now could lose its end."
+                )
+            return False
         return True
+
+    def _is_synced(self, name: str, target: int) -> bool:
+        synced, size = self._synced
+        return synced == name and size >= target
 
     def seal(self, heads: Mapping[str, Mapping[str, Any]]) -> bool:
         """Append the sealing event, after which nothing more is taken.

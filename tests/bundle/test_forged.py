@@ -19,6 +19,8 @@ from spanfold.errors import BundleCorrupt, BundleError
 from tests.bundle import runs
 from tests.bundle.archives import Content, edit_manifest, forge, index, info_of, member, members, pack
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bundle(tmp_path: Path, whole: bytes) -> Path:
@@ -112,7 +114,6 @@ def test_a_journal_that_is_gone_is_missed(bundle: Path) -> None:
     assert (finding.code, finding.entry) == ("missing", "run/journal")
 
 
-@pytest.mark.slow
 def test_one_of_several_journal_files_that_is_gone_is_missed(tmp_path: Path) -> None:
     bundle = export(runs.record_with_children(tmp_path / "001")).path
     gone = max(entry.member for entry in read_manifest(bundle).entries if entry.kind == "journal")
@@ -221,7 +222,6 @@ UNSAFE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fields"), UNSAFE)
 @pytest.mark.parametrize("place", ["after the manifest", "in the middle", "at the end"])
 def test_a_member_that_leads_out_of_the_bundle_is_named_and_never_made(

@@ -10,6 +10,8 @@ from spanfold.cli._exits import Exit
 from spanfold.testing import LoopbackOtlpReceiver
 from tests.cli.conftest import Spanfold
 
+pytestmark = pytest.mark.slow
+
 TRACES = "/api/public/otel/v1/traces"
 
 

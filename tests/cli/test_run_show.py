@@ -13,6 +13,8 @@ import pytest
 from spanfold.cli._exits import Exit
 from tests.cli.conftest import Spanfold, finish
 
+pytestmark = pytest.mark.slow
+
 
 def fingerprint(folder: Path) -> dict[str, tuple[str, int]]:
     return {
@@ -127,7 +129,6 @@ def test_a_moved_run_without_documents_tells_the_same(spanfold: Spanfold, runs: 
     assert {k: v for k, v in after.items() if k not in varying} == {k: v for k, v in before.items() if k not in varying}
 
 
-@pytest.mark.slow
 def test_processes_that_joined_a_run_are_part_of_it(spanfold: Spanfold, tmp_path: Path) -> None:
     child = "import spanfold\nwith spanfold.model_call('child-model') as c: c.usage(input_tokens=5)"
     program = (
@@ -206,7 +207,6 @@ def test_a_journal_behind_a_link_is_refused(spanfold: Spanfold, runs: Path) -> N
     assert "link" in answer.err
 
 
-@pytest.mark.slow
 def test_a_long_loop_is_printed_in_bounded_space_and_whole_as_json(spanfold: Spanfold, tmp_path: Path) -> None:
     program = (
         "import spanfold\n"

@@ -10,6 +10,8 @@ import pytest
 from spanfold.cli._exits import Exit
 from tests.cli.conftest import Spanfold
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def sides(runs: Path, tmp_path: Path) -> Callable[..., None]:
@@ -41,7 +43,6 @@ def test_two_folders_of_runs_are_compared_run_by_run(spanfold: Spanfold, sides: 
     assert len(answer.document["a"]["runs"]) == 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "fail_on", "code"),
     [
@@ -105,7 +106,6 @@ def test_a_run_is_drawn_in_the_terminal_and_as_numbers(spanfold: Spanfold, runs:
     assert numbers["figure"] is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [("-o", "one.png"), ("--against", "fail", "-o", "two.svg")])
 def test_a_figure_is_written_where_it_is_asked_for(
     spanfold: Spanfold, runs: Path, tmp_path: Path, words: tuple[str, ...]

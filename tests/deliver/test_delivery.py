@@ -21,6 +21,8 @@ from spanfold.model import Span
 from spanfold.settings import resolve
 from spanfold.testing import LoopbackOtlpReceiver, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def receiver():
@@ -107,7 +109,6 @@ def test_what_was_acknowledged_is_never_sent_again(receiver, tmp_path):
     assert len(receiver.spans) == 6
 
 
-@pytest.mark.slow
 def test_a_torn_acknowledgement_resends_only_its_batch(receiver, tmp_path):
     run_dir = unsent(tmp_path / "run", 600)  # two requests
     deliver_run(run_dir, destination_of(receiver))
@@ -132,7 +133,6 @@ def test_a_child_process_that_joined_the_run_is_sent_by_the_owner(sending, tmp_p
     assert sorted(s.name for s in sending.spans) == ["M1", "execute_tool grep", "sent"]
 
 
-@pytest.mark.slow
 def test_twenty_thousand_spans_arrive_exactly_once(receiver, tmp_path):
     run_dir = unsent(tmp_path / "run", 20_000)
     assert deliver_run(run_dir, destination_of(receiver)).sent == 20_001
@@ -173,7 +173,6 @@ def test_a_partial_success_counts_what_was_rejected_and_is_not_sent_again(receiv
     assert deliver_run(run_dir, destination_of(receiver, protocol=protocol)).sent == 0
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-031")
 def test_requests_are_split_by_encoded_size(tmp_path):
     spanfold.configure(otlp=False)

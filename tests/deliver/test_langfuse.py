@@ -18,6 +18,8 @@ from spanfold.deliver import Destination, deliver_run, destinations
 from spanfold.settings import resolve
 from spanfold.testing import LoopbackLangfuse, Reply, wait_until
 
+pytestmark = pytest.mark.slow
+
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 

@@ -25,6 +25,8 @@ from spanfold.model import Span
 from spanfold.settings import resolve
 from spanfold.testing import LoopbackGrpcReceiver, LoopbackOtlpReceiver
 
+pytestmark = pytest.mark.slow
+
 
 def unsent(folder: Path, n: int = 3) -> Path:
     spanfold.configure(otlp=False)
@@ -136,7 +138,6 @@ def test_over_grpc_nothing_is_refused_for_a_wrong_key_or_a_broken_server(collect
     assert (result.sent, result.refused, result.waiting) == (0, 0, 4)
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-031")
 def test_over_grpc_a_smaller_limit_of_the_server_is_found(tmp_path):
     spanfold.configure(otlp=False)

@@ -26,6 +26,8 @@ from spanfold.errors import LockedError
 from spanfold.testing import LoopbackGrpcReceiver, LoopbackOtlpReceiver, Reply, wait_until
 from spanfold.testing._http import decode_spans
 
+pytestmark = pytest.mark.slow
+
 
 def unsent(folder: Path, n: int = 3) -> Path:
     spanfold.configure(otlp=False)
@@ -153,7 +155,6 @@ def test_a_delivery_ends_in_time_when_the_peer_reads_slowly(tmp_path):
         assert time.monotonic() - begun < 5
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-040")
 def test_a_name_server_that_hangs_holds_up_neither_delivery_nor_exit(tmp_path):
     unsent(tmp_path / "run")
@@ -190,7 +191,6 @@ def test_an_answer_that_comes_before_the_end_of_the_request_is_heard(tmp_path, s
     assert (result.sent, dict(result.refusals), result.waiting) == (0, {"HTTP 413": 2}, 0)  # and not: no answer
 
 
-@pytest.mark.slow
 def test_over_a_slow_line_smaller_requests_arrive_in_time(tmp_path):
     spanfold.configure(otlp=False)
     with spanfold.run("sent", dir=tmp_path / "run") as run:
@@ -204,7 +204,6 @@ def test_over_a_slow_line_smaller_requests_arrive_in_time(tmp_path):
         assert len({s.span_id for s in receiver.spans}) == 81
 
 
-@pytest.mark.slow
 def test_a_large_span_over_a_slow_line_gets_more_time_and_keeps_nobody_waiting_for_ever(tmp_path):
     spanfold.configure(otlp=False)
     with spanfold.run("sent", dir=tmp_path / "run") as run, spanfold.timed("large") as large:
@@ -262,7 +261,6 @@ REPLIES = st.sampled_from(
 )
 
 
-@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(replies=st.lists(REPLIES, max_size=12))
 # A record that may have broken the server, and one behind it that is refused for good, when it goes away.
@@ -331,7 +329,6 @@ def test_what_arrived_before_a_failure_is_not_sent_again_also_by_another_process
         assert len({s.span_id for s in receiver.spans}) == len(receiver.spans) == 63
 
 
-@pytest.mark.slow
 def test_a_destination_that_is_down_takes_no_time_from_another(tmp_path, monkeypatch):
     """Both are asked at once: the second one does not wait for the first to give up."""
     from spanfold.testing import LoopbackLangfuse
@@ -368,7 +365,6 @@ def test_only_one_sends_while_the_run_is_recorded(tmp_path, monkeypatch):
         assert sorted(s.name for s in receiver.spans) == ["M1", "sent"]
 
 
-@pytest.mark.slow
 def test_two_shells_at_once_send_everything_once(tmp_path):
     unsent(tmp_path / "runs" / "run", 2000)
     with LoopbackOtlpReceiver() as receiver:
@@ -386,7 +382,6 @@ def test_two_shells_at_once_send_everything_once(tmp_path):
         assert subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=True).returncode == 0
 
 
-@pytest.mark.slow
 def test_a_process_killed_while_it_delivers_leaves_the_rest_to_the_next(tmp_path):
     unsent(tmp_path / "run", 1500)
     with LoopbackOtlpReceiver() as receiver:
@@ -419,7 +414,6 @@ def test_progress_says_how_much_is_left(tmp_path):
     assert [(one.sent, one.waiting) for one in told] == [(512, 589), (1024, 77), (1101, 0)]
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-039")
 def test_a_process_that_forks_and_exits_in_every_way_sends_each_span_once(tmp_path):
     program = (
@@ -443,7 +437,6 @@ def test_a_process_that_forks_and_exits_in_every_way_sends_each_span_once(tmp_pa
     assert names == ["M1"] * 3 + ["execute_tool child"] * 3 + ["sent"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_a_fork_while_spans_are_sent_hangs_neither_side(tmp_path, protocol):
     program = (

@@ -13,6 +13,8 @@ import spanfold
 from spanfold.deliver import Destination, Shipper, deliver_run
 from spanfold.testing import LoopbackOtlpReceiver, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def destination(receiver: LoopbackOtlpReceiver) -> Destination:
     return Destination(name="otlp", protocol="http/protobuf", url=f"{receiver.endpoint}/v1/traces")
@@ -217,7 +219,6 @@ def test_a_forked_child_sends_nothing_twice(tmp_path):
         assert sorted(s.name for s in receiver.spans) == ["M1", "execute_tool child", "sent"]
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-048")
 def test_many_runs_are_each_sent_once_and_leave_nothing_behind(tmp_path, monkeypatch):
     def threads() -> list[str]:

@@ -24,6 +24,8 @@ from spanfold.model import Span
 from spanfold.testing import LoopbackOtlpReceiver, Reply
 from tests.diagnose.script import documents, events, play
 
+pytestmark = pytest.mark.slow
+
 TRACES = "/api/public/otel/v1/traces"
 ENVELOPE = ("ts", "event", "schema_version", "trace_id", "event_seq", "stage", "span_id")
 
@@ -288,7 +290,6 @@ def test_a_document_that_is_damaged_costs_its_own_events(seed_run: Path) -> None
 # -- what is sent
 
 
-@pytest.mark.slow
 @pytest.mark.contract("DL-163", "DL-164")
 def test_a_thousand_events_arrive_with_one_call_and_not_again_with_the_next(
     tmp_path: Path, langfuse: LoopbackOtlpReceiver
@@ -429,7 +430,6 @@ rows = st.lists(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=60)
 @given(found=rows)
 def test_records_of_any_content_come_back_from_the_journal_as_they_were(

@@ -16,6 +16,8 @@ from tests.diagnose.programs import LOOP, told
 from tests.diagnose.script import analysis, documents, events, play
 from tests.instrument.programs import run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.contract("DL-147", "DL-135", "DL-168", "DL-024")
 def test_the_next_start_on_the_directory_finishes_a_killed_run_and_goes_on_with_its_numbers(tmp_path: Path) -> None:
@@ -82,7 +84,6 @@ def test_a_directory_of_another_logger_is_gone_on_with_and_loses_nothing(tmp_pat
     assert not check_documents(run_dir)
 
 
-@pytest.mark.slow
 @pytest.mark.contract("DL-137")
 def test_a_second_writer_is_refused_by_name_and_the_first_loses_nothing(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
@@ -141,7 +142,6 @@ def test_a_run_of_another_kind_is_not_gone_on_with(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
-@pytest.mark.slow
 def test_a_child_process_that_joins_the_loop_records_into_its_journal(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     log = RunLogger(run_dir, observability_mode="offline")

@@ -34,6 +34,8 @@ from spanfold.journal import fields, read_journal
 from spanfold.model import Span
 from spanfold.testing import LoopbackLangfuse, LoopbackOtlpReceiver, Reply, wait_until
 
+pytestmark = pytest.mark.slow
+
 TRACES = "/api/public/otel/v1/traces"
 KEYS = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
 
@@ -342,7 +344,6 @@ def test_an_event_given_twice_is_recorded_once(tmp_path: Path) -> None:
     assert fields(recorded["EvalRX M1: probe"])["diagnose.event_id"] == tracer.events[0]["event_id"]
 
 
-@pytest.mark.slow
 @pytest.mark.contract("DL-129")
 def test_a_killed_program_loses_no_span_generation_or_score_that_was_recorded(tmp_path: Path) -> None:
     program = (
@@ -578,7 +579,6 @@ def test_a_trace_id_is_never_a_place_on_disk(tmp_path: Path, trace_id: str) -> N
     assert {path.name for path in (tmp_path / "deep/er").iterdir()} == {"run"}
 
 
-@pytest.mark.slow
 @pytest.mark.contract("DL-128", "DL-147", "DL-164")
 def test_what_a_killed_loop_had_delivered_is_not_sent_again_and_the_rest_is(
     langfuse: LoopbackOtlpReceiver, tmp_path: Path
@@ -623,7 +623,6 @@ def test_what_a_killed_loop_had_delivered_is_not_sent_again_and_the_rest_is(
     assert list(acked.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_closing_while_the_server_hangs_takes_a_few_seconds_and_loses_nothing(
     langfuse: LoopbackOtlpReceiver, tmp_path: Path
 ) -> None:
@@ -683,7 +682,6 @@ def test_files_of_a_loop_are_recorded_with_their_hashes_so_that_a_change_is_foun
     assert not (tmp_path / "run/traced").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.contract("DL-162")
 def test_pictures_and_scores_of_a_loop_arrive_at_langfuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tmp_path / "work"

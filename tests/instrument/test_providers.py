@@ -19,6 +19,8 @@ from spanfold.instrument import bridge
 from tests.instrument.hosts import HTTP, OPENAI, SECRET, Host, id_of, parent_of
 from tests.instrument.reading import Lost, events, program, span, spans
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def host() -> Iterator[Host]:

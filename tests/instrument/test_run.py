@@ -14,6 +14,8 @@ from tests.instrument.conftest import Lost
 from tests.instrument.programs import Program, run
 from tests.journal import raw
 
+pytestmark = pytest.mark.slow
+
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
@@ -49,7 +51,6 @@ def test_an_existing_directory_without_a_run_is_used_and_what_is_in_it_is_kept(t
     assert (tmp_path / "run" / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-012")
 def test_processes_that_want_the_same_directory_at_once_get_one_each(tmp_path: Path) -> None:
     program = """

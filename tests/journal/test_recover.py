@@ -25,6 +25,8 @@ from spanfold.journal._verify import verify_journal
 from spanfold.model import Event, Record, Span
 from tests.journal.samples import CHILD, SECOND, START, TRACE, File, line, small_run, span, started
 
+pytestmark = pytest.mark.slow
+
 NOW = START + 3600 * SECOND
 
 
@@ -228,7 +230,6 @@ def test_a_circle_of_parents_is_ended_too(tmp_path: Path) -> None:
     assert len(recovered(tmp_path).ended) == 2
 
 
-@pytest.mark.slow
 def test_ten_thousand_children_of_an_open_span_are_summed_up(tmp_path: Path) -> None:
     owner = File(tmp_path / "journal")
     owner.add(started("00000000000000a1", kind="run", name="r"))
@@ -382,7 +383,6 @@ def with_other_byte(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"just so", b"just sO", 1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -419,7 +419,6 @@ def test_a_sealed_run_that_lost_something_is_not_sealed_again(tmp_path: Path, da
     assert verify_journal(tmp_path / "run") == verdict
 
 
-@pytest.mark.slow
 def test_a_recovery_that_was_cut_is_not_done_again(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(RECORDING, str(run_dir))
@@ -445,7 +444,6 @@ def test_without_documents_a_seal_that_is_missing_is_taken_for_one_that_was_not_
     assert recover_run(tmp_path / "run").sealed
 
 
-@pytest.mark.slow
 def test_the_number_of_lines_is_that_of_the_lines_that_are_there(tmp_path: Path) -> None:
     owner, child = ended_run(tmp_path / "run", "child")
     whole = verify_journal(tmp_path / "run").n_lines
@@ -602,7 +600,6 @@ def torn_run(run_dir: Path) -> dict[str, bytes]:
     return whole
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-037", "C-038")
 def test_a_recovery_killed_at_any_instant_can_be_run_again(tmp_path: Path) -> None:
     torn_run(tmp_path / "whole")

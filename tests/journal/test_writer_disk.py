@@ -21,6 +21,8 @@ from tests.instrument.programs import run
 from tests.journal import raw
 from tests.journal.kernel import change_disk, fill, refused, small_disk
 
+pytestmark = pytest.mark.slow
+
 GATE = Gate(Redactor())
 
 
@@ -466,7 +468,6 @@ def test_a_link_in_place_of_the_folder_before_the_first_record_is_never_followed
 # -- descriptors that somebody closes
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-039")
 def test_a_host_that_closes_all_descriptors_loses_no_record_and_finds_none_in_its_own_files(tmp_path: Path) -> None:
     program = """

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from spanfold.redact import Redactor
 from tests.redact.samples import documents, escaped, secret_values, secrets, texts
 
+pytestmark = pytest.mark.slow
+
 NASTY = 'pä"ss\\wo/rd\t=1%'
 
 

@@ -13,6 +13,8 @@ from spanfold.timings import TimingRead, compare, compare_plot, plot_comparison,
 from spanfold.timings.plots import MAX_STAGES
 from tests.timings.samples import RunWriter, kind, loop_run, row, write_rows
 
+pytestmark = pytest.mark.slow
+
 PIL = pytest.importorskip("PIL.Image")
 FAILED = (0xD5, 0x5E, 0x00)
 FASTER = (0x00, 0x9E, 0x73)
@@ -40,7 +42,6 @@ def python(code: str, *arguments: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_a_waterfall_grows_with_its_lanes_up_to_a_bound(tmp_path: Path) -> None:
     few = waterfall(loop_run(tmp_path / "a", seed=1, calls=3), tmp_path / "few.png")
     more = waterfall(loop_run(tmp_path / "b", seed=1, calls=30), tmp_path / "more.png")
@@ -51,7 +52,6 @@ def test_a_waterfall_grows_with_its_lanes_up_to_a_bound(tmp_path: Path) -> None:
     assert len({size(path)[0] for path in (few, more, rolled_up)}) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.case("C-035")
 def test_one_failed_span_of_ten_thousand_is_seen(tmp_path: Path) -> None:
     made = RunWriter()
@@ -80,7 +80,6 @@ def test_runs_of_any_length_have_an_axis(tmp_path: Path, seconds: float) -> None
     assert waterfall(tmp_path, tmp_path / "w.png").stat().st_size > 1000
 
 
-@pytest.mark.slow
 def test_a_comparison_is_drawn_with_its_verdicts(tmp_path: Path) -> None:
     a = [loop_run(tmp_path / f"a{n}", seed=n, noise=0.02, slow=2) for n in range(6)]
     b = [loop_run(tmp_path / f"b{n}", seed=9 + n, noise=0.02) for n in range(6)]
@@ -103,7 +102,6 @@ def test_a_comparison_of_runs_too_few_or_too_different_is_still_drawn(tmp_path: 
         ET.parse(tmp_path / f"{place}.svg")
 
 
-@pytest.mark.slow
 def test_of_very_many_stages_some_are_drawn(tmp_path: Path) -> None:
     rows = [row(f"step{n}", n, 1) for n in range(3 * MAX_STAGES)]
     for name in "ab":
@@ -152,7 +150,6 @@ def test_without_matplotlib_the_extra_to_install_is_named(tmp_path: Path) -> Non
     assert issubclass(MissingExtra, ImportError)
 
 
-@pytest.mark.slow
 def test_matplotlib_is_loaded_when_drawing_and_pyplot_never(tmp_path: Path) -> None:
     said = python(
         "import sys\n"
@@ -167,7 +164,6 @@ def test_matplotlib_is_loaded_when_drawing_and_pyplot_never(tmp_path: Path) -> N
     assert said.split("\n")[:2] == ["[]", "False"]
 
 
-@pytest.mark.slow
 def test_one_run_drawn_twice_is_the_same_picture(tmp_path: Path) -> None:
     run = loop_run(tmp_path / "a", seed=1)
     images = [waterfall(run, tmp_path / f"{n}.png").read_bytes() for n in range(2)]

@@ -22,6 +22,8 @@ from spanfold.timings.statistics import (
 )
 from tests.timings.test_tree import VECTORS
 
+pytestmark = pytest.mark.slow
+
 STATISTICS: dict[str, Any] = VECTORS["statistics"]
 
 

@@ -127,7 +127,8 @@ class Engine:
         self._clock = clock
         self._pid = os.getpid()
         # Protects everything below. A signal handler that interrupts the holder must not wait for it.
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may come between taking it and saying so in `_holder`.
+        self._lock = threading.RLock()
         self._holder = 0
         self._owner = Owner()
         self._spool: Spool | None = None

@@ -5,6 +5,7 @@ Reading needs no OpenTelemetry SDK.
 """
 
 from spanfold.journal._alive import boot_id, host_name, is_owner_alive, live_writer, process_start
+from spanfold.journal._core import IS_NATIVE, Encoder
 from spanfold.journal._decode import NotOtlp, Start, any_value, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._dialect import Dialect, dialect
 from spanfold.journal._elsewhere import (
@@ -18,7 +19,7 @@ from spanfold.journal._elsewhere import (
     take_along,
     tidy_open_journals,
 )
-from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Encoder, Fragment, Place, field_key, field_name
+from spanfold.journal._encode import EMPTY, STRUCTURAL, AttributeValue, Fragment, Place, field_key, field_name
 from spanfold.journal._heads import file_heads
 from spanfold.journal._messages import encode_messages
 from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, journal_folder, merged, read_journal
@@ -31,6 +32,7 @@ from spanfold.journal._writer import SUFFIX, Frame, Journal, Position, Stats, de
 
 __all__ = [
     "EMPTY",
+    "IS_NATIVE",
     "STRUCTURAL",
     "SUFFIX",
     "WITHHELD",

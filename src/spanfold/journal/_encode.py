@@ -58,7 +58,7 @@ def _in_doubt(_part: bytes) -> bool:
     return False
 
 
-class Encoder:
+class PythonEncoder:
     """Encodes records and says whether they passed the gate.
 
     Keys and short texts come again and again: their encoded forms are kept,
@@ -74,14 +74,14 @@ class Encoder:
         self._is_sensitive = is_sensitive
         self.passes = is_clean
         """Whether an encoded part passes the gate."""
-        self._prefixes: dict[str, bytes] = {}
-        self._texts: dict[tuple[str, str], bytes] = {}
+        self._keys: dict[str, tuple[bytes, dict[str, bytes]]] = {}
+        self._n_texts = 0
         self._json_fields: dict[tuple[str, ...], bytes] = {}
 
     def forget(self) -> None:
         """Forget what passed the gate: a secret was registered."""
         # Replaced, not cleared: a verdict that another thread is just getting goes into the old ones.
-        self._prefixes, self._texts = {}, {}
+        self._keys, self._n_texts = {}, 0
 
     def span(
         self,
@@ -296,23 +296,24 @@ class Encoder:
 
     def fragment(self, attributes: Mapping[str, AttributeValue], notes: dict[str, str] | None = None) -> Fragment:
         """Encode attributes, in order, and ask the gate about what it has not seen before."""
-        prefixes, texts = self._prefixes, self._texts
+        keys = self._keys
         parts: list[bytes] = []
         unseen: list[bytes] = []
-        short: list[tuple[tuple[str, str], bytes]] = []
+        short: list[tuple[dict[str, bytes], str, bytes]] = []
         json_keys: tuple[str, ...] = ()
         is_clean = True
         for key, value in attributes.items():
             kind = type(value)
+            entry = keys.get(key)
+            if entry is None:
+                entry, passes = self._new_key(key, keys)
+                is_clean = is_clean and passes
+            prefix, texts = entry
             if kind is str and len(value) <= _SHORT_TEXT:  # type: ignore[arg-type]  # kind is str
-                known = texts.get((key, value))  # type: ignore[arg-type]  # kind is str
+                known = texts.get(value)  # type: ignore[arg-type]  # kind is str
                 if known is not None:
                     parts.append(known)
                     continue
-            prefix = prefixes.get(key)
-            if prefix is None:
-                prefix, passes = self._new_prefix(key, prefixes)
-                is_clean = is_clean and passes
             if kind is str:
                 try:
                     # Joined and not formatted: that copies a long text once less.
@@ -322,7 +323,7 @@ class Encoder:
                     part = b'%bstringValue":%b}}' % (prefix, self._text(value))  # type: ignore[arg-type]  # kind is str
                 else:
                     if len(value) <= _SHORT_TEXT:  # type: ignore[arg-type]  # kind is str
-                        short.append(((key, value), part))  # type: ignore[arg-type]  # kind is str
+                        short.append((texts, value, part))  # type: ignore[arg-type]  # kind is str
                 unseen.append(part)
             elif kind is int:
                 part = b'%bintValue":"%d"}}' % (prefix, value)  # type: ignore[str-format]  # kind is int
@@ -346,10 +347,12 @@ class Encoder:
         if unseen:
             is_clean = is_clean and self.passes(b",".join(unseen))
             if is_clean and short:
-                if len(texts) >= _MAX_CACHED_KEYS:
-                    texts.clear()
-                texts.update(short)
-        return Fragment(b",".join(parts), json_keys, notes or _NO_NOTES, is_clean)
+                for texts, text, part in short:
+                    texts[text] = part
+                self._n_texts += len(short)
+                if self._n_texts > _MAX_CACHED_KEYS:
+                    self.forget()
+        return Fragment(b",".join(parts), json_keys, notes or NO_NOTES, is_clean)
 
     def _any_value(self, value: Any) -> bytes:
         kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # the type of anything
@@ -366,28 +369,35 @@ class Encoder:
             return b'{"doubleValue":%b}' % _dumps(stored)
         return b'{"stringValue":%b}' % self._text(stored)  # type: ignore[arg-type]  # str or JsonText is left
 
-    def _new_prefix(self, key: str, prefixes: dict[str, bytes]) -> tuple[bytes, bool]:
-        """Return the encoded key, and whether neither it nor what stands under it needs redaction for its sake."""
+    def _new_key(
+        self, key: str, keys: dict[str, tuple[bytes, dict[str, bytes]]]
+    ) -> tuple[tuple[bytes, dict[str, bytes]], bool]:
+        """Return the encoded key with a place for its texts, and whether neither it nor what stands under it is secret."""
         prefix = b'{"key":%b,"value":{"' % self._text(key)
+        entry: tuple[bytes, dict[str, bytes]] = (prefix, {})
         if self._is_sensitive(key) or not self.passes(prefix):
-            return prefix, False
-        if len(prefixes) >= _MAX_CACHED_KEYS:
-            prefixes.clear()
+            return entry, False
+        if len(keys) >= _MAX_CACHED_KEYS:
+            keys.clear()
         if len(key) <= 256:
-            prefixes[key] = prefix
-        return prefix, True
+            keys[key] = entry
+        return entry, True
 
 
+SELF_KEY: Final = b',{"key":"%b","value":{"intValue":"' % names.SELF_NS.encode()
+"""What stands between the structural attributes of a span of ours and its self time."""
+STARTED_NAME: Final = b'","severityNumber":9,"eventName":"%b","attributes":[' % names.EVENT_STARTED.encode()
+"""What stands between the time and the attributes of a started event."""
+PARENT_HEAD: Final = b',{"key":"%b","value":{"stringValue":"' % names.SPAN_PARENT.encode()
+"""What stands between the structural attributes and the parent of a started event."""
 _OWN_SPAN: Final = (
     b'{"traceId":"%%b","spanId":"%%b","parentSpanId":"%%b",%%b,"startTimeUnixNano":"%%d","endTimeUnixNano":"%%d",'
-    b'"attributes":[%%b,{"key":"%b","value":{"intValue":"%%d"}}' % names.SELF_NS.encode()
+    b'"attributes":[%%b%b%%d"}}' % SELF_KEY
 )
-_NO_NOTES: Final[dict[str, str]] = {}
-_STARTED: Final = (
-    b'{"timeUnixNano":"%%d","severityNumber":9,"eventName":"%b","attributes":[%%b],"flags":1,"traceId":"%%b","spanId":"%%b"}'
-    % names.EVENT_STARTED.encode()
-)
-_WITH_PARENT: Final = b'%%b,{"key":"%b","value":{"stringValue":"%%b"}}' % names.SPAN_PARENT.encode()
+NO_NOTES: Final[dict[str, str]] = {}
+"""The notes of most fragments; never changed."""
+_STARTED: Final = b'{"timeUnixNano":"%%d%b%%b],"flags":1,"traceId":"%%b","spanId":"%%b"}' % STARTED_NAME
+_WITH_PARENT: Final = b'%%b%b%%b"}}' % PARENT_HEAD
 _JSON_FIELDS: Final = (
     b'{"key":"%b","value":{"arrayValue":{"values":[{"stringValue":%%b}]}}}' % names.JSON_FIELDS.encode()
 )

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from spanfold import names
-from spanfold.journal._encode import Encoder
+from spanfold.journal._core import Encoder
 from spanfold.journal._scrub import Gate, scrub_attributes, scrub_name
 
 _END: Final = {"span": b'"}}]},"spans":[', "event": b'"}}]},"logRecords":['}

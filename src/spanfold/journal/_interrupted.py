@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 import orjson
 
 from spanfold import names
-from spanfold.journal._encode import AttributeValue, Encoder
+from spanfold.journal._core import Encoder
+from spanfold.journal._encode import AttributeValue
 from spanfold.journal._values import JsonText
 from spanfold.model import Event, Record, Span
 

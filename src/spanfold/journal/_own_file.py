@@ -24,13 +24,12 @@ from spanfold import names
 from spanfold.errors import SpanfoldError, UnsafeEntryError
 from spanfold.fs import AppendHandle, FileSpan, SafeRoot
 from spanfold.fs.pieces import read_at
+from spanfold.journal._core import MIDDLE, Tip
 
 SUFFIX: Final = ".otlp.jsonl"
 """How the name of every journal file ends."""
 CHECK_INTERVAL_S: Final = 0.5
 """How often a writer looks whether its file is still where it was."""
-MIDDLE: Final = b'"}},{"key":"%b","value":{"stringValue":"' % names.LINE_PREV.encode()
-"""What stands between the sequence number of a line and the hash of the line before."""
 _SEQ: Final = b'{"key":"%b","value":{"intValue":"' % names.LINE_SEQ.encode()
 _HASH_LENGTH: Final = 64
 _HIGH_DESCRIPTOR: Final = 200
@@ -62,7 +61,7 @@ def writer_name() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
-class OwnFile:
+class OwnFile(Tip):
     """The file this process appends to. The owner holds a lock of its own around every call.
 
     An exception may be raised between any two steps by a signal handler, so
@@ -74,14 +73,10 @@ class OwnFile:
     """
 
     def __init__(self, folder: Path, *, durable: bool) -> None:
+        super().__init__()
         self.folder = folder
         self.handle: AppendHandle | None = None
         """Open for appending; None before the first line and while others need the descriptor."""
-        self.next_check = 0.0
-        """Monotonic time at which `ready` looks for the file again."""
-        self.seq = 0
-        self.head = b""
-        self.size = 0
         self.left: dict[str, Position] = {}
         """Files this process had to leave, by name, as it left them."""
         self.disturbed = 0
@@ -114,13 +109,16 @@ class OwnFile:
         handle = self.handle
         if handle is not None and not self._is_ours(handle):
             # Closed behind our back (`os.closerange`). Its number may be another file's by now: never close that.
+            self.descriptor = -1
             self.handle = handle = None
         file = self._opened() if handle is None else self._at_its_name(handle)
+        file.descriptor = -1 if file.handle is None else file.handle.fileno()
         file.next_check = now + (_PATIENCE_S if file._is_astray else CHECK_INTERVAL_S)
         return file
 
     def close(self) -> None:
         """Let the descriptor go; `ready` opens the file again."""
+        self.descriptor = -1
         handle, self.handle = self.handle, None
         if handle is not None and self._is_ours(handle):
             handle.close()
@@ -190,6 +188,7 @@ class OwnFile:
             handle.close()
         before = self.handle if self.handle is not None and self._is_ours(self.handle) else None
         self._identity = _identity(os.fstat(high.fileno()))
+        self.descriptor = -1
         self.handle = high
         if before is not None:
             before.close()

@@ -31,9 +31,9 @@ import orjson
 from spanfold import names
 from spanfold.errors import JournalSealed, SpanfoldError
 from spanfold.journal import _descriptors
-from spanfold.journal._encode import Encoder
+from spanfold.journal._core import MIDDLE, Encoder
 from spanfold.journal._frames import Frame, Frames
-from spanfold.journal._own_file import MIDDLE, SUFFIX, OwnFile, Position, genesis, writer_name
+from spanfold.journal._own_file import SUFFIX, OwnFile, Position, genesis, writer_name
 from spanfold.journal._scrub import Gate, scrub_body
 from spanfold.journal._values import JsonText
 
@@ -186,11 +186,16 @@ class Journal:
             if self._busy or self._waiting or self._in_flight is not None or self._sealed:
                 self._append_behind(item)
             else:
+                file = self._file
+                seq = file.seq
                 try:
                     self._busy = True
-                    self._write(item)
+                    if not file.append(frame, body):
+                        self._write(item)
                 except BaseException as error:
-                    if not self._postponed(item, error):
+                    # Written and noted in one go, if it was so: the exception came behind it.
+                    is_done = self._in_flight is None and file.seq != seq
+                    if is_done or not self._postponed(item, error):
                         raise
                 else:
                     self._in_flight = None

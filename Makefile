@@ -7,6 +7,9 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CORE := $(VENV)/.core
+# What everything that runs code needs: also the C core, unless it is to be left out.
+RUNS := $(if $(filter 0,$(SPANFOLD_NATIVE)),$(READY),$(CORE))
 CACHE := .cache
 UV := $(CACHE)/uv/bin/uv
 
@@ -23,8 +26,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12 chooses the interpreter, JOBS=4 the test processes, PYTEST_ARGS='-k journal' what pytest gets."
+	@echo "  SPANFOLD_NATIVE=0 leaves the C core out (make test SPANFOLD_NATIVE=0), SPANFOLD_NATIVE=1 fails where it cannot be built."
 
-setup: $(READY) ## make .venv with the pinned dependencies and this checkout
+setup: $(RUNS) ## make .venv with the pinned dependencies and this checkout
 
 # The stamp is newer than what it was made from, so a second run costs nothing.
 $(READY): requirements.lock pyproject.toml
@@ -39,10 +43,15 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## run the bundled diagnose loop on real data and say where to look
+# Where there is no compiler it says so, once, and everything runs in Python.
+$(CORE): $(READY) hatch_build.py $(wildcard src/spanfold/*/_native.c)
+	@$(BIN)/python hatch_build.py
+	@touch $@
+
+demo: $(RUNS) ## run the bundled diagnose loop on real data and say where to look
 	$(BIN)/spanfold demo
 
-test: $(READY) ## run the whole suite
+test: $(RUNS) ## run the whole suite
 	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 oldest: $(UV) ## run the whole suite with the oldest dependencies that pyproject.toml allows
@@ -57,10 +66,10 @@ oldest: $(UV) ## run the whole suite with the oldest dependencies that pyproject
 services: ## get the collector and Jaeger that tests/services needs: from PATH, or built with Go 1.26, once
 	collector/services.sh
 
-check: $(READY) ## lint, types and the fast tests, side by side: what to run before a commit
+check: $(RUNS) ## lint, types and the fast tests, side by side: what to run before a commit
 	@$(MAKE) --no-print-directory -j 2 lint fast
 
-fast: $(READY)
+fast: $(RUNS)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not integration" $(PYTEST_ARGS)
 
 lint: $(READY) ## ruff, mypy and pyright
@@ -69,7 +78,7 @@ lint: $(READY) ## ruff, mypy and pyright
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-bench: $(READY) ## measure the cost of a traced call, the journal's throughput and delivery
+bench: $(RUNS) ## measure the cost of a traced call, the journal's throughput and delivery
 	$(BIN)/python -m bench
 
 format: $(READY) ## let ruff fix and format the code
@@ -88,4 +97,5 @@ $(UV):
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) $(CACHE) build dist src/*.egg-info
+	rm -f src/spanfold/*/_native.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

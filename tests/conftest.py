@@ -2,7 +2,8 @@
 
 Each test starts in an empty home and working folder, without the variables that OpenTelemetry, Langfuse, spanfold, model
 endpoints and proxies read, and ends with `spanfold.shutdown()`. `SPANFOLD_CI=1` (set by `.ci/run`) makes Hypothesis replay
-the same examples and fails the session when any test was skipped or expected to fail.
+the same examples and fails the session when any test was skipped or expected to fail, or when there is no C core to test.
+A C core that is older than its source fails every session. `SPANFOLD_NATIVE=0` tests Python alone.
 """
 
 import os
@@ -10,6 +11,7 @@ import re
 import shutil
 import signal
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 # Read here because the fixture below hides it from the tests.
 IN_CI = os.environ.get("SPANFOLD_CI", "") not in ("", "0")
+
+# The one variable of ours that stays: programs that the tests start run in the same core.
+CORE_SWITCH = "SPANFOLD_NATIVE"
+WITHOUT_CORE = os.environ.get(CORE_SWITCH, "").strip().lower() in {"0", "false", "no", "off"}
 
 LEAKY_PREFIXES = ("OTEL_", "LANGFUSE_", "SPANFOLD_", "OPENAI_", "ANTHROPIC_", "XDG_")
 LEAKY_NAMES = {
@@ -65,7 +71,7 @@ def guest(_scratch: Path) -> Iterator[None]:
     environment, folder = dict(os.environ), Path.cwd()
     home = Path(tempfile.mkdtemp(dir=_scratch))
     for name in environment:
-        if name.startswith(LEAKY_PREFIXES) or name.upper() in LEAKY_NAMES:
+        if (name.startswith(LEAKY_PREFIXES) and name != CORE_SWITCH) or name.upper() in LEAKY_NAMES:
             del os.environ[name]
     os.environ.update(
         HOME=str(home),
@@ -85,6 +91,23 @@ def guest(_scratch: Path) -> Iterator[None]:
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)
+
+
+def pytest_configure() -> None:
+    if WITHOUT_CORE:
+        return
+    for source in (ROOT / "src" / "spanfold").glob("*/_native.c"):
+        built = source.with_name(source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+        if not built.exists():
+            if IN_CI:
+                raise pytest.UsageError(
+                    f"{source.relative_to(ROOT)} is not built, so the tests would leave it out: run `make setup`, or set "
+                    f"{CORE_SWITCH}=0 to test Python alone."
+                )
+        elif built.stat().st_mtime_ns < source.stat().st_mtime_ns:
+            raise pytest.UsageError(
+                f"{built.relative_to(ROOT)} is older than its source, so the tests would show nothing: run `make setup`."
+            )
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

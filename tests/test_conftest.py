@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,17 @@ pytestmark = pytest.mark.slow
 
 PLAIN = "def test_passes():\n    pass\n"
 SKIPPED = PLAIN + "import pytest\n@pytest.mark.skip(reason='not here')\ndef test_skipped():\n    pass\n"
+
+
+def core(folder: Path, *, older_s: int | None) -> None:
+    """Lay down a source of the C core, and, unless None, a module made so many seconds before it."""
+    source = folder / "src" / "spanfold" / "journal" / "_native.c"
+    source.parent.mkdir(parents=True)
+    source.touch()
+    if older_s is not None:
+        built = source.with_name("_native" + sysconfig.get_config_var("EXT_SUFFIX"))
+        built.touch()
+        os.utime(built, (source.stat().st_mtime - older_s,) * 2)
 
 
 def run_suite(folder: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -24,7 +36,7 @@ def run_suite(folder: Path, source: str, **environment: str) -> subprocess.Compl
     return subprocess.run(
         [sys.executable, "-m", "pytest"],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, "SPANFOLD_NATIVE": "", **environment},
         capture_output=True,
         text=True,
         timeout=120,
@@ -46,6 +58,47 @@ def test_a_skipped_test_passes_outside_ci(tmp_path: Path) -> None:
 
 def test_a_suite_without_skips_passes_in_ci(tmp_path: Path) -> None:
     assert run_suite(tmp_path, PLAIN, SPANFOLD_CI="1").returncode == 0
+
+
+def test_a_core_older_than_its_source_fails_the_session_and_says_what_to_do(tmp_path: Path) -> None:
+    core(tmp_path, older_s=5)
+
+    result = run_suite(tmp_path, PLAIN)
+
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "make setup" in result.stderr
+
+
+def test_a_core_that_is_not_built_fails_the_session_in_ci(tmp_path: Path) -> None:
+    core(tmp_path, older_s=None)
+
+    result = run_suite(tmp_path, PLAIN, SPANFOLD_CI="1")
+
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "make setup" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("older_s", "environment"),
+    [
+        pytest.param(-5, {"SPANFOLD_CI": "1"}, id="built in CI"),
+        pytest.param(None, {}, id="not built, outside CI"),
+        pytest.param(None, {"SPANFOLD_CI": "1", "SPANFOLD_NATIVE": "0"}, id="not built, nor wanted"),
+        pytest.param(5, {"SPANFOLD_NATIVE": "0"}, id="older, not wanted"),
+    ],
+)
+def test_a_core_that_fits_or_is_not_wanted_fails_nothing(
+    tmp_path: Path, older_s: int | None, environment: dict[str, str]
+) -> None:
+    core(tmp_path, older_s=older_s)
+
+    assert run_suite(tmp_path, PLAIN, **environment).returncode == 0
+
+
+def test_programs_that_tests_start_run_in_the_core_that_is_tested(tmp_path: Path) -> None:
+    source = "import os\ndef test_x():\n    assert os.environ['SPANFOLD_NATIVE'] == '0'\n"
+
+    assert run_suite(tmp_path, source, SPANFOLD_NATIVE="0").returncode == 0
 
 
 def test_an_unknown_marker_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from spanfold.settings import Settings, resolve
 from tests.cli.conftest import ROOT, Spanfold
 
 pytestmark = pytest.mark.slow
+
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 @pytest.fixture
@@ -92,6 +95,41 @@ def test_a_setting_that_cannot_be_used_is_a_problem_and_hides_no_other(spanfold:
 
     assert answer.code == Exit.FAILED
     assert [problem.split(":")[0] for problem in answer.document["problems"]] == ["SPANFOLD_OTLP", "SPANFOLD_CONTENT"]
+
+
+def test_the_core_that_was_built_is_the_one_that_runs(spanfold: Spanfold) -> None:
+    # In a new process: which core it is, is decided at import.
+    answer = spanfold("doctor", "--json", strict=False, SPANFOLD_NATIVE="")
+
+    is_built = (ROOT / "src" / "spanfold" / "journal" / f"_native{SUFFIX}").exists()
+    assert answer.document["core"]["language"] == ("C" if is_built else "Python")
+
+
+def test_python_alone_is_nothing_wrong_and_told_with_the_variable_that_chose_it(spanfold: Spanfold) -> None:
+    answer = spanfold("doctor", "--json", strict=False, SPANFOLD_NATIVE="Off")
+
+    assert (answer.code, answer.document["notes"], answer.document["problems"]) == (Exit.DONE, [], [])
+    assert answer.document["core"]["language"] == "Python"
+    assert "SPANFOLD_NATIVE=off" in answer.document["core"]["told"]
+    assert "core: Python, " in spanfold("doctor", strict=False, SPANFOLD_NATIVE="0").out
+
+
+@pytest.mark.parametrize(
+    ("module", "told"), [(None, "was not built"), (b"not a module", "cannot be loaded here")], ids=["absent", "damaged"]
+)
+def test_a_core_that_is_not_there_or_cannot_be_loaded_is_told_as_that(
+    spanfold: Spanfold, tmp_path: Path, module: bytes | None, told: str
+) -> None:
+    package = tmp_path / "elsewhere" / "spanfold"
+    shutil.copytree(ROOT / "src" / "spanfold", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    if module is not None:
+        (package / "journal" / f"_native{SUFFIX}").write_bytes(module)
+
+    answer = spanfold("doctor", "--json", PYTHONPATH=str(package.parent), SPANFOLD_NATIVE="1")
+
+    assert answer.code == Exit.DONE
+    assert answer.document["core"]["language"] == "Python"
+    assert told in answer.document["core"]["told"]
 
 
 def test_a_destination_is_reached_without_a_byte_sent(spanfold: Spanfold, listener: tuple[int, list[bytes]]) -> None:

@@ -35,6 +35,7 @@ def _print(found: Examination, console: Console) -> None:
         f"{console.paint(f'spanfold {shown(found.spanfold_version)}', 'bold')}  Python {platform.python_version()}, "
         f"OpenTelemetry {shown(found.opentelemetry_version)}"
     )
+    console.prose(f"  core: {found.core.language}, {found.core.told}", indent="    ")
     console.heading("Settings")
     console.table(_SETTING_COLUMNS, [(s.name, s.value, s.source) for s in found.settings])
     console.prose(f"  provider: {found.provider}", indent="    ")

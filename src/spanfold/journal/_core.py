@@ -45,23 +45,24 @@ def _load() -> ModuleType | None:
         return None
     try:
         from spanfold.journal import _native
-    except ImportError:  # installed without a C compiler
+
+        _native.setup(
+            fragment=_encode.Fragment,
+            json_text=JsonText,
+            no_notes=_encode.NO_NOTES,
+            dumps=orjson.dumps,
+            slow_fragment=_encode.PythonEncoder.fragment,
+            slow_own_span=_encode.PythonEncoder.own_span,
+            slow_started=_encode.PythonEncoder.started,
+            fresh_hash=hashlib.sha256(),
+            monotonic=time.monotonic,
+            self_key=_encode.SELF_KEY,
+            started_name=_encode.STARTED_NAME,
+            parent_head=_encode.PARENT_HEAD,
+            middle=MIDDLE,
+        )
+    except ImportError:  # installed without a C compiler, or not the main interpreter of this process
         return None
-    _native.setup(
-        fragment=_encode.Fragment,
-        json_text=JsonText,
-        no_notes=_encode.NO_NOTES,
-        dumps=orjson.dumps,
-        slow_fragment=_encode.PythonEncoder.fragment,
-        slow_own_span=_encode.PythonEncoder.own_span,
-        slow_started=_encode.PythonEncoder.started,
-        fresh_hash=hashlib.sha256(),
-        monotonic=time.monotonic,
-        self_key=_encode.SELF_KEY,
-        started_name=_encode.STARTED_NAME,
-        parent_head=_encode.PARENT_HEAD,
-        middle=MIDDLE,
-    )
     return _native
 
 

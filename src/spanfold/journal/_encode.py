@@ -379,7 +379,7 @@ class PythonEncoder:
             return entry, False
         if len(keys) >= _MAX_CACHED_KEYS:
             keys.clear()
-        if len(key) <= 256:
+        if len(key) <= 256 and type(key) is str:  # a subclass may compare itself, in the middle of a walk in C
             keys[key] = entry
         return entry, True
 

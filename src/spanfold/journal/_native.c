@@ -7,7 +7,8 @@
  * Two laws keep it safe in somebody else's program:
  *
  * - While a dictionary is walked nothing is called that can run Python code or let another thread in. Objects that the
- *   garbage collector tracks are not made either: making one can run finalizers.
+ *   garbage collector tracks are not made either: making one can run finalizers. An exception is such an object, so the
+ *   walk ends with the first, and what is being encoded then is held.
  * - A line is written and noted in one call, so no signal handler and no exception of one comes between the two.
  */
 
@@ -15,8 +16,8 @@
 #include <Python.h>
 #include <structmember.h>
 
-#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SHORT_TEXT 64       /* as _SHORT_TEXT */
@@ -24,6 +25,7 @@
 #define LONG_NUMBER 10000000LL
 #define MOST_TEXTS 4096     /* as _MAX_CACHED_KEYS */
 #define ITEMS 32            /* JSON texts, and texts not seen before, of one call; with more Python does it */
+#define LARGE_TEXT 16384    /* characters; Python copies what is longer less often */
 #define DIGITS 21           /* of a 64-bit number with its sign */
 
 typedef struct {
@@ -72,7 +74,7 @@ grow(Buffer *b, Py_ssize_t more)
     if (more > PY_SSIZE_T_MAX / 2 - b->size) {
         return -1;
     }
-    Py_ssize_t room = (b->size + more) * 3 / 2;
+    Py_ssize_t room = (b->size + more) + (b->size + more) / 2;
     char *data = PyMem_Malloc((size_t)room);
     if (data == NULL) {
         return -1;
@@ -142,6 +144,28 @@ as_number(PyObject *object, long long *number)
     return !overflow;
 }
 
+/* Whether this interpreter may use the module: what is known is that of one, for all. Sets an exception. */
+static int
+is_main(void)
+{
+    if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
+        return 1;
+    }
+    PyErr_SetString(PyExc_ImportError, "spanfold.journal._native: only for the main interpreter; others do it in Python.");
+    return 0;
+}
+
+/* Whether `setup` was called. Sets an exception. */
+static int
+is_set_up(void)
+{
+    if (known.fragment != NULL) {
+        return 1;
+    }
+    PyErr_SetString(PyExc_RuntimeError, "spanfold.journal._native: `setup` comes first.");
+    return 0;
+}
+
 /* -- the encoder */
 
 typedef struct {
@@ -151,6 +175,12 @@ typedef struct {
     PyObject *passes;
     Py_ssize_t texts;
 } Encoder;
+
+static PyObject *
+Encoder_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    return is_set_up() ? type->tp_alloc(type, 0) : NULL;
+}
 
 static int
 Encoder_traverse(Encoder *self, visitproc visit, void *arg)
@@ -200,6 +230,27 @@ typedef struct {
     Py_ssize_t from, to;
 } Unseen;
 
+/* The JSON of a text or float; NULL without an exception when it has none, as a lone surrogate, or is large. */
+static inline PyObject *
+dumped(PyObject *value)
+{
+    PyObject *text;
+    if (PyUnicode_Check(value) && PyUnicode_GET_LENGTH(value) > LARGE_TEXT) {
+        return NULL;
+    }
+    /* Held, because making the exception for a surrogate may run a finalizer that takes it out of the dictionary. */
+    Py_INCREF(value);
+    text = PyObject_CallOneArg(known.dumps, value);
+    Py_DECREF(value);
+    if (text == NULL) {
+        PyErr_Clear();
+    }
+    else if (!PyBytes_CheckExact(text)) {
+        Py_CLEAR(text);
+    }
+    return text;
+}
+
 /* A scalar inside an array; 1 done, 0 Python's business, -1 no memory. */
 static int
 put_scalar(Buffer *b, PyObject *value)
@@ -212,9 +263,8 @@ put_scalar(Buffer *b, PyObject *value)
         return (value == Py_True ? PUT(b, "{\"boolValue\":true}") : PUT(b, "{\"boolValue\":false}")) < 0 ? -1 : 1;
     }
     if (PyUnicode_CheckExact(value)) {
-        text = PyObject_CallOneArg(known.dumps, value);
+        text = dumped(value);
         if (text == NULL) {
-            PyErr_Clear();
             return 0;
         }
         done = PUT(b, "{\"stringValue\":") < 0 || put_bytes(b, text) < 0 || PUT(b, "}") < 0 ? -1 : 1;
@@ -240,27 +290,11 @@ put_attribute(Buffer *b, PyObject *prefix, PyObject *value, int *is_unseen)
         return -1;
     }
     if (PyUnicode_CheckExact(value) || Py_TYPE(value) == known.json_text) {
-        /* orjson refuses subclasses of str unless told; of JSON text it gets the plain text it is. */
-        PyObject *plain = value;
-        if (!PyUnicode_CheckExact(value)) {
-            plain = PyUnicode_FromObject(value);
-            if (plain == NULL) {
-                PyErr_Clear();
-                return -1;
-            }
-        }
-        text = PyObject_CallOneArg(known.dumps, plain);
-        if (plain != value) {
-            Py_DECREF(plain);
-        }
-        if (text == NULL) { /* a lone surrogate */
-            PyErr_Clear();
+        text = dumped(value);
+        if (text == NULL) {
             return 0;
         }
-        done = PyBytes_CheckExact(text);
-        if (done && (PUT(b, "stringValue\":") < 0 || put_bytes(b, text) < 0 || PUT(b, "}}") < 0)) {
-            done = -1;
-        }
+        done = PUT(b, "stringValue\":") < 0 || put_bytes(b, text) < 0 || PUT(b, "}}") < 0 ? -1 : 1;
         Py_DECREF(text);
         return done;
     }
@@ -273,18 +307,12 @@ put_attribute(Buffer *b, PyObject *prefix, PyObject *value, int *is_unseen)
         return PUT(b, "intValue\":\"") < 0 || put_number(b, number) < 0 || PUT(b, "\"}}") < 0 ? -1 : 1;
     }
     if (PyFloat_CheckExact(value)) {
-        text = PyObject_CallOneArg(known.dumps, value);
+        text = dumped(value);
         if (text == NULL) {
-            PyErr_Clear();
             return 0;
         }
-        done = PyBytes_CheckExact(text);
-        if (done) {
-            *is_unseen = PyBytes_GET_SIZE(text) > LONG_DIGITS;
-            if (PUT(b, "doubleValue\":") < 0 || put_bytes(b, text) < 0 || PUT(b, "}}") < 0) {
-                done = -1;
-            }
-        }
+        *is_unseen = PyBytes_GET_SIZE(text) > LONG_DIGITS;
+        done = PUT(b, "doubleValue\":") < 0 || put_bytes(b, text) < 0 || PUT(b, "}}") < 0 ? -1 : 1;
         Py_DECREF(text);
         return done;
     }
@@ -333,7 +361,7 @@ Encoder_fragment(Encoder *self, PyObject *const *args, Py_ssize_t nargs)
     int is_clean = 1, done = 1, is_unseen;
 
     if (nargs > 2 || attributes == NULL || !PyDict_CheckExact(attributes) || self->keys == NULL
-        || !PyDict_CheckExact(self->keys)) {
+        || !PyDict_CheckExact(self->keys) || self->passes == NULL) {
         return slow(known.slow_fragment, (PyObject *)self, args, nargs);
     }
     keys = Py_NewRef(self->keys);
@@ -389,7 +417,9 @@ Encoder_fragment(Encoder *self, PyObject *const *args, Py_ssize_t nargs)
     if (done > 0) {
         if (doubtful.size) {
             PyObject *text = PyBytes_FromStringAndSize(doubtful.data, doubtful.size);
-            PyObject *verdict = text == NULL ? NULL : PyObject_CallOneArg(self->passes, text);
+            PyObject *passes = Py_NewRef(self->passes); /* the gate may set another */
+            PyObject *verdict = text == NULL ? NULL : PyObject_CallOneArg(passes, text);
+            Py_DECREF(passes);
             Py_XDECREF(text);
             is_clean = verdict == NULL ? -1 : PyObject_IsTrue(verdict);
             Py_XDECREF(verdict);
@@ -424,7 +454,10 @@ Encoder_fragment(Encoder *self, PyObject *const *args, Py_ssize_t nargs)
         for (Py_ssize_t i = 0; i < n_json; i++) {
             PyTuple_SET_ITEM(json_keys, i, Py_NewRef(json[i]));
         }
-        fragment = new_fragment(data, json_keys, notes == Py_None ? known.no_notes : notes, is_clean);
+        if (notes == Py_None || (PyDict_CheckExact(notes) && PyDict_GET_SIZE(notes) == 0)) {
+            notes = known.no_notes;
+        }
+        fragment = new_fragment(data, json_keys, notes, is_clean);
     }
     else if (done < 0) {
         PyErr_NoMemory();
@@ -519,8 +552,9 @@ Encoder_own_span(Encoder *self, PyObject *const *args, Py_ssize_t nargs)
 {
     long long start, end, own, status;
     PyObject *about = NULL, *bytes;
-    Pieces p = {.n = 0, .numbers = 0};
+    Pieces p;
 
+    p.n = p.numbers = 0;
     if (nargs != 12 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) < 2
         || !PyBytes_CheckExact(PyTuple_GET_ITEM(args[0], 0)) || !PyBytes_CheckExact(PyTuple_GET_ITEM(args[0], 1))
         || !PyBytes_Check(args[1]) || !PyBytes_Check(args[2]) || !PyBytes_Check(args[3])
@@ -587,8 +621,9 @@ static PyObject *
 Encoder_started(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     long long time;
-    Pieces p = {.n = 0, .numbers = 0};
+    Pieces p;
 
+    p.n = p.numbers = 0;
     if (nargs != 6 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || !as_number(args[2], &time)
         || !PyBytes_Check(args[3]) || !PyBytes_Check(args[4]) || !is_fragment(args[5]) || HAS_NOTES(args[5])
         || PyTuple_GET_SIZE(JSON_KEYS(args[5]))) {
@@ -632,6 +667,7 @@ static PyMemberDef Encoder_members[] = {
 
 static PyType_Slot Encoder_slots[] = {
     {Py_tp_doc, "The hot methods of an encoder; `spanfold.journal._encode` has the others."},
+    {Py_tp_new, Encoder_new},
     {Py_tp_traverse, Encoder_traverse},
     {Py_tp_clear, Encoder_clear},
     {Py_tp_dealloc, Encoder_dealloc},
@@ -677,7 +713,7 @@ Tip_dealloc(Tip *self)
 static PyObject *
 Tip_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    Tip *self = (Tip *)type->tp_alloc(type, 0);
+    Tip *self = is_set_up() ? (Tip *)type->tp_alloc(type, 0) : NULL;
     if (self != NULL) {
         self->fd = -1;
         self->head = PyBytes_FromStringAndSize(NULL, 0);
@@ -709,6 +745,15 @@ digest(PyObject *line)
     return head;
 }
 
+/* Cut off what a short write has written; not when somebody else has written behind it, for that is not ours to cut. */
+static int
+is_taken_back(int fd, Py_ssize_t written)
+{
+    struct stat st;
+    off_t end = lseek(fd, 0, SEEK_CUR);
+    return end >= (off_t)written && fstat(fd, &st) == 0 && st.st_size == end && ftruncate(fd, end - (off_t)written) == 0;
+}
+
 PyDoc_STRVAR(append_doc,
              "append(frame, body) -> bool\n\n"
              "Append a line and take note of it, both or nothing. False: Python has to, because the file is to be looked\n"
@@ -718,10 +763,11 @@ static PyObject *
 Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *frame, *body, *line, *head, *now;
-    Pieces p = {.n = 0, .numbers = 0};
+    Pieces p;
     Py_ssize_t size, written;
     double seconds;
 
+    p.n = p.numbers = 0;
     if (self->fd < 0 || nargs != 2) {
         Py_RETURN_FALSE;
     }
@@ -729,7 +775,7 @@ Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
     body = args[1];
     if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3 || !PyBytes_CheckExact(PyTuple_GET_ITEM(frame, 0))
         || !PyBytes_CheckExact(PyTuple_GET_ITEM(frame, 1)) || !PyBytes_CheckExact(PyTuple_GET_ITEM(frame, 2))
-        || !PyBytes_CheckExact(body) || !PyBytes_CheckExact(self->head)) {
+        || !PyBytes_CheckExact(body) || self->head == NULL || !PyBytes_CheckExact(self->head)) {
         Py_RETURN_FALSE;
     }
     now = PyObject_CallNoArgs(known.monotonic);
@@ -766,7 +812,7 @@ Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
     Py_DECREF(line);
     if (written != size) {
         /* Python writes it again and says what is wrong. What did not go back makes the file one to be left. */
-        if (written > 0 && ftruncate(fd, (off_t)self->size) < 0) {
+        if (written > 0 && !is_taken_back(fd, written)) {
             self->next_check = 0.0;
         }
         Py_DECREF(head);
@@ -821,6 +867,9 @@ setup(PyObject *module, PyObject *args, PyObject *keywords)
         "monotonic", "self_key", "started_name", "parent_head", "middle", NULL,
     };
     Known k = {0};
+    if (!is_main()) {
+        return NULL;
+    }
     if (!PyArg_ParseTupleAndKeywords(
             args, keywords, "$O!O!O!OOOOOOSSSS", names, &PyType_Type, &k.fragment, &PyType_Type, &k.json_text,
             &PyDict_Type, &k.no_notes, &k.dumps, &k.slow_fragment, &k.slow_own_span, &k.slow_started, &k.fresh_hash,
@@ -861,6 +910,9 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
+    if (!is_main()) {
+        return NULL;
+    }
     PyObject *module = PyModule_Create(&definition);
     PyObject *encoder = PyType_FromSpec(&Encoder_spec), *tip = PyType_FromSpec(&Tip_spec);
     if (module == NULL || encoder == NULL || tip == NULL || PyModule_AddObjectRef(module, "Encoder", encoder) < 0

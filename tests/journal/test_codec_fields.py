@@ -14,8 +14,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from spanfold import names
-from spanfold.journal._decode import NotOtlp, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._core import Encoder
+from spanfold.journal._decode import NotOtlp, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._encode import STRUCTURAL, field_key, field_name
 from spanfold.journal._messages import decode_messages, encode_messages
 from spanfold.journal._values import MAX_INT_BITS, JsonText, load, store

@@ -33,10 +33,10 @@ from spanfold.instrument._kinds import (
 from spanfold.instrument._near import Anchor, Stand
 from spanfold.instrument._noop import NOOP_AGENT, NOOP_MODEL_CALL, NOOP_SPAN, NOOP_TOOL, noop_run
 from spanfold.instrument._run import Run, finish_unfinished
-from spanfold.instrument._span import RecordedSpan, remember
+from spanfold.instrument._span import RecordedSpan, remember, start
 from spanfold.instrument._state import state
 from spanfold.instrument._stored import as_number, as_text
-from spanfold.journal import AttributeValue, Fragment, field_key, store, to_tree
+from spanfold.journal import EMPTY, AttributeValue, Fragment, field_key, store, to_tree
 from spanfold.routing import place
 from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
 
@@ -276,15 +276,17 @@ def begin_span(
             attributes.update(model_attributes("chat", name, None))
             label = f"chat {name}"
         known = _static(near.run, key, label, attributes)
-    span = _SPAN_TYPES.get(kind, RecordedSpan)(
+    span = start(
+        _SPAN_TYPES.get(kind, RecordedSpan),
         near.run,
         known[0],
         kind,
         near,
-        parent_id=parent_id,
-        stage=stage if stage is not None else near.stage,
-        cycle=cycle if cycle is not None else near.cycle,
-        before=known[1],
+        parent_id,
+        stage if stage is not None else near.stage,
+        cycle if cycle is not None else near.cycle,
+        known[1],
+        1,
     )
     return _begin(span, _NO_FIELDS)
 
@@ -306,14 +308,17 @@ def stage(name: str, *, cycle: int | None = None, **fields: Any) -> RecordedSpan
         name = as_text(name)
         if cycle is not None and type(cycle) is not int:
             cycle, fields = None, {"cycle_given": cycle, **fields}
-        span = RecordedSpan(
+        span = start(
+            RecordedSpan,
             near.run,
             name,
             "stage",
             near,
-            parent_id=parent_id,
-            stage=name,
-            cycle=cycle if cycle is not None else near.cycle,
+            parent_id,
+            name,
+            cycle if cycle is not None else near.cycle,
+            EMPTY,
+            1,
         )
         return _begin(span, fields)
     except Exception as error:
@@ -341,16 +346,8 @@ def model_call(
         if not (type(model) is str and type(operation) is str and (provider is None or type(provider) is str)):
             key = ("model_call", *(v if v is None else as_text(v) for v in (operation, model, provider)))
         known = near.run.memo.get(key) or _static(near.run, key, f"{key[1]} {key[2]}", model_attributes(*key[1:]))
-        span = ModelCallSpan(
-            near.run,
-            known[0],
-            "model_call",
-            near,
-            parent_id=parent_id,
-            stage=near.stage,
-            cycle=near.cycle,
-            before=known[1],
-            otel_kind=3,
+        span = start(
+            ModelCallSpan, near.run, known[0], "model_call", near, parent_id, near.stage, near.cycle, known[1], 3
         )
         span.identity = key[1:]
         if input is not None:
@@ -381,16 +378,9 @@ def agent(
         if not (type(name) is str and (model is None or type(model) is str) and provider is None):
             key = ("agent", *(v if v is None else as_text(v) for v in (name, model, provider)))
         known = near.run.memo.get(key) or _static(near.run, key, f"invoke_agent {key[1]}", agent_attributes(*key[1:]))
-        span = AgentSpan(
-            near.run,
-            known[0],
-            "agent",
-            near,
-            parent_id=parent_id,
-            stage=near.stage,
-            cycle=near.cycle,
-            before=known[1],
-            otel_kind=1 if provider is None else 3,
+        otel_kind = 1 if provider is None else 3
+        span = start(
+            AgentSpan, near.run, known[0], "agent", near, parent_id, near.stage, near.cycle, known[1], otel_kind
         )
         span.identity = key[1:]
         if input is not None:
@@ -416,9 +406,7 @@ def tool(name: str, *, arguments: Any = None, call_id: str | None = None, **fiel
             return NOOP_TOOL
         key = ("tool", as_text(name))
         known = near.run.memo.get(key) or _static(near.run, key, f"execute_tool {key[1]}", tool_attributes(*key[1:]))
-        span = ToolSpan(
-            near.run, known[0], "tool", near, parent_id=parent_id, stage=near.stage, cycle=near.cycle, before=known[1]
-        )
+        span = start(ToolSpan, near.run, known[0], "tool", near, parent_id, near.stage, near.cycle, known[1], 1)
         span.identity = key[1:]
         if call_id is not None:
             span.set_attribute(names.GENAI_TOOL_CALL_ID, call_id)
@@ -445,7 +433,7 @@ def timed(name: str, *, phase: str | None = None, **fields: Any) -> RecordedSpan
         if phase is not None:
             fields = {"phase": phase, **fields}
         name = as_text(name)
-        span = RecordedSpan(near.run, name, "timing", near, parent_id=parent_id, stage=near.stage, cycle=near.cycle)
+        span = start(RecordedSpan, near.run, name, "timing", near, parent_id, near.stage, near.cycle, EMPTY, 1)
         return _begin(span, fields)
     except Exception as error:
         lost("timings", error)

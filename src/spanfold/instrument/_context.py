@@ -1,5 +1,7 @@
 """Where the OpenTelemetry context keeps the current span, and how to get there quickly."""
 
+import gc
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, cast
@@ -25,4 +27,22 @@ def _context_access() -> tuple[Callable[[], Context], Callable[[Context], object
     return otel_context.get_current, otel_context.attach
 
 
-get_context, set_context = _context_access()
+get_context, set_directly = _context_access()
+
+
+def _set_undisturbed(context: Context) -> object:
+    """Make a context the current one.
+
+    Before Python 3.12 the garbage collector runs in the middle of `ContextVar.set`. A finalizer that
+    sets one then, as one that records a span does, makes the interpreter go on with memory it gave away.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return set_directly(context)
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+set_context = _set_undisturbed if sys.version_info < (3, 12) else set_directly

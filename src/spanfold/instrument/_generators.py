@@ -23,7 +23,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from spanfold import names
-from spanfold.instrument._context import SPAN_KEY
+from spanfold.instrument._context import SPAN_KEY, set_context
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.instrument._span import RecordedSpan
 from spanfold.journal import to_tree
@@ -73,7 +73,7 @@ class _Iteration:
             outside = otel_context.get_current()
             if outside is not self.outside:
                 self._follow(outside)
-            otel_context.attach(self.inside)
+            set_context(self.inside)
         except Exception as error:  # the guard, without the cost of a context manager
             lost("the current span of generators", error)
 
@@ -90,7 +90,7 @@ class _Iteration:
             if self.strayed and not self._is_ours(now):
                 return
             self.inside = now
-            otel_context.attach(self.outside)
+            set_context(self.outside)
         except Exception as error:  # the guard, without the cost of a context manager
             lost("the current span of generators", error)
 

@@ -39,7 +39,7 @@ def _overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
     return first[1] > second[0]
 
 
-class _Guard:
+class Guard:
     """Protects the counters of all spans; re-entrant because a finalizer can end a span inside of it."""
 
     lock = threading.RLock()
@@ -51,7 +51,7 @@ class _Guard:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Guard.renew)
+    os.register_at_fork(after_in_child=Guard.renew)
 
 
 class OwnTime:
@@ -72,13 +72,13 @@ class OwnTime:
     _extra: list[tuple[int, int]] | None = None
 
     def _child_started(self, mono: int) -> None:
-        with _Guard.lock:
+        with Guard.lock:
             if self._open_children == 0:
                 self._period_start = mono
             self._open_children += 1
 
     def _child_ended(self, mono: int) -> None:
-        with _Guard.lock:
+        with Guard.lock:
             self._open_children -= 1
             # While at least one child is open the union of their intervals has no gap,
             # so a whole busy period is one interval, however many children it had.
@@ -92,7 +92,7 @@ class OwnTime:
 
     def _child_reported(self, start: int, end: int) -> None:
         """Count a child whose times were given by hand."""
-        with _Guard.lock:
+        with Guard.lock:
             start = max(start, self._floor) if self._floor else start
             if start >= end or (self._open_children and start >= self._period_start and end <= _perf()):
                 return  # outside of what is counted, or inside of what is covered anyway
@@ -143,7 +143,7 @@ class OwnTime:
         self._covered_ns = self._folded_ns + sum(end - start for start, end in self._periods)
 
     def _self_ns(self, end_mono: int) -> int:
-        with _Guard.lock:
+        with Guard.lock:
             intervals = [*(self._periods or ()), *(self._extra or ())]
             if self._open_children:
                 intervals.append((self._period_start, end_mono))

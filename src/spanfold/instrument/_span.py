@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -19,11 +19,12 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags, Tra
 
 from spanfold import names
 from spanfold.instrument import _ids
-from spanfold.instrument._context import SPAN_KEY, get_context, set_context
+from spanfold.instrument._context import SPAN_KEY, get_context, set_context, set_directly
+from spanfold.instrument._core import native
 from spanfold.instrument._exceptions import Trail, ending, exception_event, is_same, message, trail
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.instrument._near import Anchor, OfThisProcess, Recorder, UnrecordedId
-from spanfold.instrument._own_time import OwnTime
+from spanfold.instrument._own_time import Guard, OwnTime
 from spanfold.instrument._stored import FIELD_KEYS, as_text, attribute_key, stored_attributes
 from spanfold.journal import (
     EMPTY,
@@ -46,6 +47,7 @@ _INT64: Final = 1 << 63
 _HUGE: Final = 1e300
 """Any float between is an ordinary number: neither infinite nor NaN."""
 _perf = time.perf_counter_ns
+_NO_TOLD: Final[Mapping[str, AttributeValue]] = MappingProxyType({})
 
 
 class _Fork:
@@ -96,8 +98,8 @@ class Places(NamedTuple):
     """Of the span."""
 
 
-class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
-    """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
+class PythonSpan(OwnTime, OfThisProcess, trace.Span):
+    """One span of a run, without C."""
 
     # Defaults of what most spans never set: a class attribute costs nothing at the start of a span.
     parent: "RecordedSpan | Anchor | None" = None
@@ -108,7 +110,7 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
     _entered = False
     _retroactive = False
     _is_recorded = False
-    _told: Mapping[str, AttributeValue] = MappingProxyType({})
+    _told: Mapping[str, AttributeValue] = _NO_TOLD
     _notes: dict[str, str] | None = None
     _links: list[tuple[str, str, Mapping[str, AttributeValue]]] | None = None
     _span_context: SpanContext | None = None
@@ -475,7 +477,7 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
     def _recall(self) -> None:
         """Take what was encoded at the start back, because part of it is set again."""
         told = self._told
-        self._told = MappingProxyType({})
+        self._told = _NO_TOLD
         self._attributes = {**told, **self._attributes}
         self._before = self.run.journal.encoder.fragment(
             {k: v for k, v in self._static_attributes().items() if k not in self._attributes}
@@ -518,11 +520,11 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
         _put_into(context, SPAN_KEY, self)
         set_context(context)
         self._entered = True
-        self.run.open_spans[self._id] = self
+        self.run.open_spans[self._id] = cast("RecordedSpan", self)
 
     def detached_context(self) -> Context:
         """Return a context in which this span is current, without making it so; the span counts as open work."""
-        self.run.open_spans[self._id] = self
+        self.run.open_spans[self._id] = cast("RecordedSpan", self)
         return trace.set_span_in_context(self)
 
     def leave(self) -> None:
@@ -603,23 +605,29 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
         try:
             mono = _perf()
             self._finish(mono, end_time)
-        except Exception as error:
-            lost("spans", error)
-        except BaseException:
-            if not self._is_recorded:  # Ctrl-C, or what a signal handler raises: the record is not lost with it
-                with losing_only("spans"):
-                    self._finish(mono or _perf(), end_time, is_again=True)
-            raise
+        except BaseException as error:
+            if not self._end_failed(error, mono, end_time):
+                raise
         finally:
             # Nothing of the host is kept: a span object may live on in somebody's hands.
             self.parent = None
             self._attributes = {}
             self._before = EMPTY
             if self._told or self._links or self._notes or self._periods or self._extra:
-                self._told = {}
+                self._told = _NO_TOLD
                 self._links = self._notes = self._extra = self._periods = None
             if self.mirrored is not None:
                 self.mirrored = None
+
+    def _end_failed(self, error: BaseException, mono: int, end_time: int | None) -> bool:
+        """Take what came in the middle of the end; whether it was our own fault, which ends here, counted."""
+        if isinstance(error, Exception):
+            lost("spans", error)
+            return True
+        if not self._is_recorded:  # Ctrl-C, or what a signal handler raises: the record is not lost with it
+            with losing_only("spans"):
+                self._finish(mono or _perf(), end_time, is_again=True)
+        return False
 
     def _finish(self, mono: int, end_time: int | None, *, is_again: bool = False) -> None:
         if self._entered:
@@ -679,8 +687,12 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
         if run.is_watched:
             run.recorded(self.kind)
         if run.is_mirrored:
-            own = {**self._static_attributes(), **self._told, **self._attributes}
-            run.mirror_end(self, end_ns, {**self._structure(), names.SELF_NS: self_ns, **own})
+            self._show_end(end_ns, self_ns)
+
+    def _show_end(self, end_ns: int, self_ns: int) -> None:
+        """Show the ended span to the host's provider."""
+        own = {**self._static_attributes(), **self._told, **self._attributes}
+        self.run.mirror_end(cast("RecordedSpan", self), end_ns, {**self._structure(), names.SELF_NS: self_ns, **own})
 
     # -- content
 
@@ -740,6 +752,42 @@ class RecordedSpan(OwnTime, OfThisProcess, trace.Span):
                 self._put(names.CONTENT, "local")
 
 
+if not TYPE_CHECKING and native is not None:
+
+    class RecordedSpan(native.Span, PythonSpan):
+        """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
+
+else:
+
+    class RecordedSpan(PythonSpan):
+        """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
+
+
+_Span = TypeVar("_Span", bound=RecordedSpan)
+
+
+def _start(
+    kind_of: type[_Span],
+    run: Recorder,
+    name: str,
+    kind: str,
+    parent: "RecordedSpan | Anchor",
+    parent_id: bytes,
+    stage: str | None,
+    cycle: int | None,
+    before: Fragment,
+    otel_kind: int,
+    /,
+) -> _Span:
+    return kind_of(
+        run, name, kind, parent, parent_id=parent_id, stage=stage, cycle=cycle, before=before, otel_kind=otel_kind
+    )
+
+
+start = _start if native is None else native.start
+"""Start a span now; by position, since it is called for every one. Arguments as of the type, all of them."""
+
+
 def _is_small(values: dict[str, Any]) -> bool:
     """Whether a dictionary holds a few short plain values, as the arguments of most calls."""
     return len(values) <= 32 and all(
@@ -764,3 +812,24 @@ CONTENT_KEYS: Final = frozenset(
     }
 )
 """Left out of started events: the span's own record carries them once."""
+
+if native is not None:
+    native.setup(
+        no_told=_NO_TOLD,
+        empty_fragment=EMPTY,
+        span_key=SPAN_KEY,
+        context=Context,
+        get_context=get_context,
+        set_context=set_directly,
+        span_id=_ids.span_id,
+        time_ns=time.time_ns,
+        perf=_perf,
+        lost=lost,
+        guard=Guard,
+        field_keys=FIELD_KEYS,
+        attribute_key=attribute_key,
+        content_keys=CONTENT_KEYS,
+        slow_start=_start,
+    )
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=native.forked)

@@ -167,6 +167,7 @@ class PythonEncoder:
         status_code: int,
         status_message: str,
         links: Sequence[tuple[str, str, Mapping[str, AttributeValue]]] | None,
+        /,
     ) -> bytes:
         """Return a span of ours from encoded parts; like `span`, but by position, since it is called for every one.
 
@@ -217,7 +218,7 @@ class PythonEncoder:
         return body, fragment.is_clean and self.passes(text)
 
     def started(
-        self, trace_id: bytes, span_id: bytes, time_ns: int, place: bytes, parent_span_id: bytes, fragment: Fragment
+        self, trace_id: bytes, span_id: bytes, time_ns: int, place: bytes, parent_span_id: bytes, fragment: Fragment, /
     ) -> bytes:
         """Return the event that announces a span, from attributes that are encoded already.
 
@@ -294,7 +295,7 @@ class PythonEncoder:
         except TypeError:  # a lone surrogate, or a subclass of str
             return _dumps(clean_text(str.__str__(text))[0])
 
-    def fragment(self, attributes: Mapping[str, AttributeValue], notes: dict[str, str] | None = None) -> Fragment:
+    def fragment(self, attributes: Mapping[str, AttributeValue], notes: dict[str, str] | None = None, /) -> Fragment:
         """Encode attributes, in order, and ask the gate about what it has not seen before."""
         keys = self._keys
         parts: list[bytes] = []

@@ -1,7 +1,6 @@
 """The C core writes what the Python core writes, byte for byte, and nothing a host does while it runs brings it down."""
 
 import errno
-import fcntl
 import gc
 import json
 import os
@@ -484,17 +483,20 @@ def test_a_line_of_which_the_disk_took_a_part_is_taken_back_and_no_byte_of_other
     os.close(tip.descriptor)
 
 
-def test_a_file_with_a_part_of_a_line_that_cannot_be_taken_back_is_looked_at_before_the_next(tmp_path: Path) -> None:
-    tip = Line(tmp_path / "file")
-    low, tip.descriptor = tip.descriptor, fcntl.fcntl(tip.descriptor, fcntl.F_DUPFD_CLOEXEC, kernel.LEAST_DESCRIPTOR)
-    assert tip.append(FRAME, b"a" * 50)
-    seq, size, head, _ = tip.state()
+def test_a_part_of_a_line_that_cannot_be_taken_back_at_first_is_when_the_disk_lets_us(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.event(started(1), True)
+    size = journal.position.size
     with largest_file(size + 50):
-        assert kernel.refused(["ftruncate"], errno.EIO, lambda: tip.append(FRAME, b"b" * 100)) is False
-    assert tip.state() == (seq, size, head, 0.0)
-    assert tip.append(FRAME, b"c") is False
-    os.close(low)
-    os.close(tip.descriptor)
+        kernel.refused(["ftruncate"], errno.EIO, lambda: journal.event(started(2), True))
+        torn = raw.files(tmp_path)[0].stat().st_size
+        held = journal.stats.held
+    assert journal.sync()
+    journal.event(started(3), True)
+    journal.close()
+    assert (torn, held, journal.stats.problem) == (size + 50, 1, f"OSError: {os.strerror(errno.EIO)}")
+    assert [r["timeUnixNano"] for r in raw.journal(tmp_path)] == ["1", "2", "3"]
+    assert len(raw.files(tmp_path)) == 1
 
 
 LIFE = """
@@ -564,6 +566,7 @@ def live(folder, seed):
             assert os.waitpid(child, 0)[1] == 0
         else:
             limit(chance.choice([3_000, 40_000]) if step == "full" else SOFT)
+            journal.sync()  # tries again now, and not by the clock
     limit(SOFT)
     assert journal.sync()
     if chance.random() < 0.5:

@@ -30,6 +30,8 @@ class PythonTip:
         """Bytes up to the end of the last line."""
         self.head = b""
         """Hash of the last line, 64 hex digits."""
+        self.torn: tuple[bytes, int, int] | None = None
+        """A line of which `append` could not take a part back, its sequence number, and size with it."""
         self.next_check = 0.0
         """Monotonic time at which the writer looks for the file again."""
         self.descriptor = -1

@@ -16,6 +16,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -689,6 +690,7 @@ typedef struct {
     PyObject_HEAD
     long long seq, size;
     PyObject *head;         /* hash of the last line, 64 hex digits */
+    PyObject *torn;         /* (line, its number, size with it) of which a part may be in the file; or None */
     double next_check;
     int fd;                 /* -1 when the file is not open, or not to be written to without looking */
 } Tip;
@@ -706,6 +708,7 @@ Tip_dealloc(Tip *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->head);
+    Py_CLEAR(self->torn);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -745,19 +748,22 @@ digest(PyObject *line)
     return head;
 }
 
-/* Cut off what a short write has written; not when somebody else has written behind it, for that is not ours to cut. */
+/* Cut off what a short write has written; 1 done, 0 not ours to cut since others have written behind it, -1 refused. */
 static int
-is_taken_back(int fd, Py_ssize_t written)
+taken_back(int fd, Py_ssize_t written)
 {
     struct stat st;
     off_t end = lseek(fd, 0, SEEK_CUR);
-    return end >= (off_t)written && fstat(fd, &st) == 0 && st.st_size == end && ftruncate(fd, end - (off_t)written) == 0;
+    if (end < (off_t)written || fstat(fd, &st) < 0) {
+        return -1;
+    }
+    return st.st_size == end ? ftruncate(fd, end - (off_t)written) == 0 ? 1 : -1 : 0;
 }
 
 PyDoc_STRVAR(append_doc,
              "append(frame, body) -> bool\n\n"
              "Append a line and take note of it, both or nothing. False: Python has to, because the file is to be looked\n"
-             "at first, or did not take all of it.");
+             "at first, or did not take all of it. OSError: A part of it may be in the file, see `torn`.");
 
 static PyObject *
 Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
@@ -809,15 +815,28 @@ Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
     Py_BEGIN_ALLOW_THREADS
     written = write(fd, PyBytes_AS_STRING(line), (size_t)size);
     Py_END_ALLOW_THREADS
-    Py_DECREF(line);
     if (written != size) {
-        /* Python writes it again and says what is wrong. What did not go back makes the file one to be left. */
-        if (written > 0 && !is_taken_back(fd, written)) {
+        /* Python writes it again and says what is wrong. Where others wrote behind us it looks for the file before. */
+        int is_back = written > 0 ? taken_back(fd, written) : 1;
+        int number = errno;
+        Py_DECREF(head);
+        if (is_back <= 0) {
             self->next_check = 0.0;
         }
-        Py_DECREF(head);
+        if (is_back < 0) {
+            Py_XSETREF(self->torn, Py_BuildValue("(OLL)", line, self->seq + 1, self->size + size));
+            if (self->torn != NULL) {
+                errno = number;
+                PyErr_SetFromErrno(PyExc_OSError);
+            }
+        }
+        Py_DECREF(line);
+        if (is_back < 0) {
+            return NULL;
+        }
         Py_RETURN_FALSE;
     }
+    Py_DECREF(line);
     Py_SETREF(self->head, head);
     self->seq += 1;
     self->size += size;
@@ -833,6 +852,7 @@ static PyMemberDef Tip_members[] = {
     {"seq", T_LONGLONG, offsetof(Tip, seq), 0, NULL},
     {"size", T_LONGLONG, offsetof(Tip, size), 0, NULL},
     {"head", T_OBJECT_EX, offsetof(Tip, head), 0, NULL},
+    {"torn", T_OBJECT, offsetof(Tip, torn), 0, NULL},
     {"next_check", T_DOUBLE, offsetof(Tip, next_check), 0, NULL},
     {"descriptor", T_INT, offsetof(Tip, fd), 0, NULL},
     {NULL, 0, 0, 0, NULL},

@@ -39,6 +39,7 @@ class Tip:
     seq: int
     size: int
     head: bytes
+    torn: tuple[bytes, int, int] | None
     next_check: float
     descriptor: int
     def append(self, frame: tuple[bytes, bytes, bytes], body: bytes, /) -> bool: ...

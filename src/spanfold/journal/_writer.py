@@ -193,6 +193,8 @@ class Journal:
                     if not file.append(frame, body):
                         self._write(item)
                 except BaseException as error:
+                    if file.torn is not None:
+                        self._in_flight, file.torn = (item, *file.torn), None
                     # Written and noted in one go, if it was so: the exception came behind it.
                     is_done = self._in_flight is None and file.seq != seq
                     if is_done or not self._postponed(item, error):

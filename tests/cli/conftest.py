@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests.langfuse import langfuse  # noqa: F401 - a fixture
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 HANG_S = 120
 

@@ -1,7 +1,6 @@
 """`run deliver --to` and `--dry-run`: what would be sent is what is sent, and looking changes nothing."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,24 +8,9 @@ import pytest
 from spanfold.cli._exits import Exit
 from spanfold.testing import LoopbackOtlpReceiver
 from tests.cli.conftest import Spanfold
+from tests.langfuse import to
 
 pytestmark = pytest.mark.slow
-
-TRACES = "/api/public/otel/v1/traces"
-
-
-@pytest.fixture
-def langfuse() -> Iterator[LoopbackOtlpReceiver]:
-    with LoopbackOtlpReceiver(path=TRACES) as running:
-        yield running
-
-
-def to(receiver: LoopbackOtlpReceiver) -> dict[str, str]:
-    return {
-        "LANGFUSE_PUBLIC_KEY": "pk",
-        "LANGFUSE_SECRET_KEY": "sk",
-        "LANGFUSE_BASE_URL": receiver.endpoint.removesuffix(TRACES),
-    }
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -3,14 +3,12 @@
 import json
 import os
 import shutil
-import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,42 +20,12 @@ from spanfold.fs import FileLock, SafeRoot
 from spanfold.journal import fields, read_journal, verify_journal
 from spanfold.model import Span
 from spanfold.testing import LoopbackOtlpReceiver, Reply
-from tests.diagnose.script import documents, events, play
+from tests.diagnose.script import documents, events
+from tests.langfuse import to
 
 pytestmark = pytest.mark.slow
 
-TRACES = "/api/public/otel/v1/traces"
 ENVELOPE = ("ts", "event", "schema_version", "trace_id", "event_seq", "stage", "span_id")
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that the logger of evalrx wrote."""
-    work = tmp_path_factory.mktemp("seed").resolve()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        play(RunLoggerV2(work / "run", observability_mode="offline"), work)
-    return work / "run"
-
-
-@pytest.fixture
-def seed_run(played: Path, tmp_path: Path) -> Path:
-    """A copy of it that a test may change."""
-    return Path(shutil.copytree(played, tmp_path / "run"))
-
-
-@pytest.fixture
-def langfuse() -> Iterator[LoopbackOtlpReceiver]:
-    with LoopbackOtlpReceiver(path=TRACES) as running:
-        yield running
-
-
-def to(receiver: LoopbackOtlpReceiver) -> dict[str, str]:
-    return {
-        "LANGFUSE_PUBLIC_KEY": "pk",
-        "LANGFUSE_SECRET_KEY": "sk",
-        "LANGFUSE_BASE_URL": receiver.endpoint.removesuffix(TRACES),
-    }
 
 
 def tree(folder: Path) -> dict[str, bytes]:

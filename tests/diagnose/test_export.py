@@ -1,51 +1,17 @@
 """The trace of a run made from its documents alone, and all of it sent at once."""
 
 import json
-import shutil
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 from evalrx.observability import export_to_langfuse_bundle
 
 from spanfold.diagnose import export_langfuse_bundle, sync_to_langfuse
 from spanfold.testing import LoopbackOtlpReceiver, Reply
-from tests.diagnose.script import play
+from tests.langfuse import to
 
-TRACES = "/api/public/otel/v1/traces"
 TIMES = ("start_time", "end_time")
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that the logger of evalrx wrote."""
-    work = tmp_path_factory.mktemp("seed").resolve()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        play(RunLoggerV2(work / "run", observability_mode="offline"), work)
-    return work / "run"
-
-
-@pytest.fixture
-def seed_run(played: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(played, tmp_path / "run"))
-
-
-@pytest.fixture
-def langfuse() -> Iterator[LoopbackOtlpReceiver]:
-    with LoopbackOtlpReceiver(path=TRACES) as running:
-        yield running
-
-
-def to(receiver: LoopbackOtlpReceiver) -> dict[str, str]:
-    return {
-        "LANGFUSE_PUBLIC_KEY": "pk",
-        "LANGFUSE_SECRET_KEY": "sk",
-        "LANGFUSE_BASE_URL": receiver.endpoint.removesuffix(TRACES),
-    }
 
 
 def comparable(bundle: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from spanfold.errors import JournalMissing
 from spanfold.fs import SafeRoot
@@ -40,6 +40,7 @@ _MIN_BLOCK: Final = 1 << 14
 _MERGE_BYTES: Final = 1 << 26
 """Bytes that all files of a merge may hold in memory together."""
 
+_R = TypeVar("_R")
 DamageKind = Literal["torn", "malformed", "foreign"]
 _PRETTY: Final = "pretty-printed JSON (one value over many lines)"
 _BOM: Final = b"\xef\xbb\xbf"
@@ -151,10 +152,7 @@ class Tail:
         stop = None if max_bytes is None else self.offset + max_bytes
         for line in self.lines():
             records = [] if not starts and brief_start(line.data) is not None else self._records(line)
-            yield from records[:-1]
-            self.offset = line.offset + line.length
-            if records:
-                yield records[-1]
+            yield from self._handed_out(line, records)
             if stop is not None and self.offset >= stop:
                 return
 
@@ -181,10 +179,13 @@ class Tail:
             ready: Sequence[Record | Start] = content if isinstance(content, list) else (content,)
             if isinstance(content, Start) and ends.get(content.span_id, -1) < line.offset:
                 ready = self._records(line)
-            yield from ready[:-1]
-            self.offset = line.offset + line.length
-            if ready:
-                yield ready[-1]
+            yield from self._handed_out(line, ready)
+
+    def _handed_out(self, line: Line, records: Sequence[_R]) -> Iterator[_R]:
+        yield from records[:-1]
+        self.offset = line.offset + line.length
+        if records:
+            yield records[-1]
 
     def lines(self) -> Iterator[Line]:
         """Yield the whole lines from `offset` on as bytes, without moving it."""

@@ -36,13 +36,14 @@ def _set_undisturbed(context: Context) -> object:
     Before Python 3.12 the garbage collector runs in the middle of `ContextVar.set`. A finalizer that
     sets one then, as one that records a span does, makes the interpreter go on with memory it gave away.
     """
-    is_enabled = gc.isenabled()
+    # Of two threads in here only the one that switched the collector off switches it on again.
+    if not gc.isenabled():
+        return set_directly(context)
     gc.disable()
     try:
         return set_directly(context)
     finally:
-        if is_enabled:
-            gc.enable()
+        gc.enable()
 
 
 set_context = _set_undisturbed if sys.version_info < (3, 12) else set_directly

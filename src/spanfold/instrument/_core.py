@@ -4,20 +4,22 @@ Python is the reference (`_span.py`, `_own_time.py`) and takes over whatever is 
 """
 
 from types import ModuleType
-from typing import Final
 
 from spanfold.journal import IS_NATIVE
 
 
-def _load() -> ModuleType | None:
+def load(**parts: object) -> ModuleType | None:
+    """Return the module `_native`, or None: then everything is done in Python.
+
+    Args:
+        parts: What belongs to Python, for its `setup`.
+    """
     if not IS_NATIVE:
         return None
     try:
         from spanfold.instrument import _native
-    except ImportError:  # installed without a C compiler
+
+        _native.setup(**parts)
+    except (ImportError, AttributeError, TypeError):  # installed without a C compiler, or left by another version
         return None
     return _native
-
-
-native: Final = _load()
-"""The module `_native`, or None."""

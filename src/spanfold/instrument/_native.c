@@ -136,6 +136,10 @@ static PyObject *zero, *empty_text;
 static PyObject *
 new_span(PyTypeObject *type)
 {
+    if (known.no_told == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "spanfold.instrument._native: `setup` comes first.");
+        return NULL;
+    }
     Span *self = (Span *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
@@ -231,6 +235,38 @@ done(PyObject *result)
     return result == NULL ? -1 : 0;
 }
 
+/* Call a method with what may be members of a span: a method may replace or delete the very members it is given. */
+static PyObject *
+call_holding(PyObject *name, PyObject *const *all, size_t n)
+{
+    PyObject *result;
+    for (size_t i = 0; i < n; i++) {
+        if (all[i] == NULL) {
+            PyErr_SetString(PyExc_AttributeError, "spanfold: this span lacks a part that it was started with");
+            return NULL;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        Py_INCREF(all[i]);
+    }
+    result = PyObject_VectorcallMethod(name, all, n, NULL);
+    for (size_t i = 0; i < n; i++) {
+        Py_DECREF(all[i]);
+    }
+    return result;
+}
+
+/* Whether this interpreter may use the module: what is known is that of one, for all. Sets an exception. */
+static int
+is_main(void)
+{
+    if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
+        return 1;
+    }
+    PyErr_SetString(PyExc_ImportError, "spanfold.instrument._native: only for the main interpreter; others do it in Python.");
+    return 0;
+}
+
 /* An `Exception` of ours ends here, counted; anything else goes on. */
 static int
 losing_only(const char *what)
@@ -291,46 +327,64 @@ child_started(Span *self, PyObject *mono)
     return unlocked(lock);
 }
 
+static inline int
+has_periods(Span *self)
+{
+    return self->periods != NULL && PyList_CheckExact(self->periods);
+}
+
+/* No child is open any more: note the busy period until now. `period` is a tuple to be filled, `fresh` an empty list. */
+static int
+count_period(Span *self, PyObject *mono, long long covered, PyObject *period, PyObject *fresh)
+{
+    PyObject *number = PyLong_FromLongLong(covered), *periods;
+    int result;
+
+    self->open_children = 0;
+    if (number == NULL || period == NULL || (fresh == NULL && !has_periods(self))) {
+        Py_XDECREF(number);
+        return PyErr_Occurred() ? -1 : 0; /* without one, a finalizer has ended this span meanwhile */
+    }
+    PyTuple_SET_ITEM(period, 0, Py_NewRef(self->period_start));
+    PyTuple_SET_ITEM(period, 1, Py_NewRef(mono));
+    if (!has_periods(self)) {
+        set(&self->periods, fresh);
+    }
+    periods = Py_NewRef(self->periods);
+    take(&self->covered_ns, number);
+    result = PyList_Append(periods, period);
+    if (result == 0 && PyList_GET_SIZE(periods) >= MOST_PERIODS) {
+        result = done(PyObject_CallMethodNoArgs((PyObject *)self, s__fold_periods));
+    }
+    Py_DECREF(periods);
+    return result;
+}
+
 static int
 child_ended(Span *self, PyObject *mono)
 {
     long long end, begun, covered;
-    PyObject *number, *period;
+    PyObject *period = NULL, *fresh = NULL;
     int result = 0;
     PyObject *lock = locked();
     if (lock == NULL) {
         return -1;
     }
+    if (self->open_children == 1) {
+        /* Made before anything is counted: making them can run finalizers, which start and end children of their own. */
+        period = PyTuple_New(2);
+        fresh = has_periods(self) ? NULL : PyList_New(0);
+    }
     if (self->open_children == 1 && as_number(mono, &end) && as_number(self->period_start, &begun)
         && as_number(self->covered_ns, &covered)) {
-        self->open_children = 0;
-        number = PyLong_FromLongLong(covered + end - begun);
-        if (number == NULL) {
-            result = -1;
-            goto out;
-        }
-        take(&self->covered_ns, number);
-        if (!PyList_CheckExact(self->periods)) {
-            PyObject *periods = PyList_New(0);
-            if (periods == NULL) {
-                result = -1;
-                goto out;
-            }
-            take(&self->periods, periods);
-        }
-        PyObject *periods = Py_NewRef(self->periods);
-        period = PyTuple_Pack(2, self->period_start, mono);
-        result = period == NULL ? -1 : PyList_Append(periods, period);
-        Py_XDECREF(period);
-        if (result == 0 && PyList_GET_SIZE(periods) >= MOST_PERIODS) {
-            result = done(PyObject_CallMethodNoArgs((PyObject *)self, s__fold_periods));
-        }
-        Py_DECREF(periods);
+        result = count_period(self, mono, covered + end - begun, period, fresh);
     }
     else {
         self->open_children -= 1;
+        PyErr_Clear(); /* no memory for what is not needed now */
     }
-out:
+    Py_XDECREF(period);
+    Py_XDECREF(fresh);
     return unlocked(lock) < 0 ? -1 : result;
 }
 
@@ -362,7 +416,7 @@ start(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_TypeError, "spanfold: start() takes a type of span and nine facts");
         return NULL;
     }
-    if (!PyBytes_CheckExact(args[5])) { /* its real parent is not in the journal */
+    if (!PyBytes_CheckExact(args[5]) && known.slow_start != NULL) { /* its real parent is not in the journal */
         return PyObject_Vectorcall(known.slow_start, args, (size_t)nargs, NULL);
     }
     run = args[1];
@@ -394,8 +448,8 @@ start(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (PyBytes_GET_SIZE(args[5])) {
         self->parent_id = Py_NewRef(args[5]);
     }
-    else if (IS_SPAN(parent)) {
-        self->parent_id = Py_XNewRef(((Span *)parent)->id);
+    else if (IS_SPAN(parent) && ((Span *)parent)->id != NULL) {
+        self->parent_id = Py_NewRef(((Span *)parent)->id);
     }
     else {
         self->parent_id = PyObject_GetAttr(parent, s__id);
@@ -472,15 +526,17 @@ set_field(Span *self, PyObject *name, PyObject *value)
         }
     }
     /* `>=` and `<=` leave out NaN and the infinities. */
-    if (self->told == known.no_told && self->attributes != NULL && PyDict_CheckExact(self->attributes)
+    PyObject *attributes = Py_XNewRef(self->attributes); /* a key of the host's may compare itself and end the span */
+    if (self->told == known.no_told && attributes != NULL && PyDict_CheckExact(attributes)
         && (PyUnicode_CheckExact(value) || as_number(value, &number)
             || (PyFloat_CheckExact(value) && PyFloat_AS_DOUBLE(value) >= -1e300 && PyFloat_AS_DOUBLE(value) <= 1e300))) {
-        result = PyDict_SetItem(self->attributes, key, value);
+        result = PyDict_SetItem(attributes, key, value);
     }
     else {
         PyObject *all[3] = {(PyObject *)self, key, value};
         result = done(PyObject_VectorcallMethod(s__store, all, 3, NULL));
     }
+    Py_XDECREF(attributes);
     Py_DECREF(key);
     return result;
 }
@@ -555,10 +611,10 @@ static PyObject *
 places_of(Span *self, PyObject *run)
 {
     PyObject *kind = NULL, *name = NULL, *key, *memo, *found = NULL;
-    PyObject *parent = Py_NewRef(self->parent);
+    PyObject *parent = Py_XNewRef(self->parent);
     long long depth;
 
-    if (as_number(self->depth, &depth) && depth && parent != Py_None) {
+    if (as_number(self->depth, &depth) && depth && parent != NULL && parent != Py_None) {
         kind = IS_SPAN(parent) ? Py_XNewRef(((Span *)parent)->kind) : PyObject_GetAttr(parent, s_kind);
         name = IS_SPAN(parent) ? Py_XNewRef(((Span *)parent)->name) : PyObject_GetAttr(parent, s_name);
     }
@@ -566,14 +622,29 @@ places_of(Span *self, PyObject *run)
         kind = Py_NewRef(empty_text);
         name = Py_NewRef(empty_text);
     }
-    Py_DECREF(parent);
-    key = kind == NULL || name == NULL
-        ? NULL
-        : PyTuple_Pack(8, self->name, self->kind, self->otel_kind, self->stage, self->cycle, self->depth, kind, name);
-    Py_XDECREF(kind);
-    Py_XDECREF(name);
+    Py_XDECREF(parent);
+    key = PyTuple_New(8);
     if (key == NULL) {
+        Py_XDECREF(kind);
+        Py_XDECREF(name);
         return NULL;
+    }
+    {
+        PyObject *parts[6] = {self->name, self->kind, self->otel_kind, self->stage, self->cycle, self->depth};
+        int is_full = kind != NULL && name != NULL;
+        for (int i = 0; i < 6; i++) {
+            PyTuple_SET_ITEM(key, i, Py_XNewRef(parts[i]));
+            is_full = is_full && parts[i] != NULL;
+        }
+        PyTuple_SET_ITEM(key, 6, kind);
+        PyTuple_SET_ITEM(key, 7, name);
+        if (!is_full) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_AttributeError, "spanfold: this span lacks a part that it was started with");
+            }
+            Py_DECREF(key);
+            return NULL;
+        }
     }
     memo = PyObject_GetAttr(run, s_memo);
     if (memo != NULL) {
@@ -622,8 +693,8 @@ encoded(PyObject *encoder, PyObject *attributes, PyObject *notes)
 static int
 announce(Span *self)
 {
-    PyObject *journal = NULL, *encoder = NULL, *before = NULL, *told = NULL, *held = NULL, *body = NULL, *places = NULL;
-    PyObject *run, *notes;
+    PyObject *journal = NULL, *encoder = NULL, *told = NULL, *held = NULL, *body = NULL, *places = NULL;
+    PyObject *run, *notes, *before, *attributes;
     int result = -1, is_watched;
 
     if (!is_whole(self)) {
@@ -631,14 +702,19 @@ announce(Span *self)
     }
     run = Py_NewRef(self->run);
     notes = Py_NewRef(self->notes);
+    before = Py_NewRef(self->before);
+    attributes = Py_NewRef(self->attributes);
     journal = PyObject_GetAttr(run, s_journal);
     encoder = journal == NULL ? NULL : PyObject_GetAttr(journal, s_encoder);
-    before = Py_NewRef(self->before);
     if (encoder == NULL || !checked_fragment(before)) {
         goto out;
     }
-    if (PyDict_GET_SIZE(self->attributes) || notes != Py_None) {
-        if (divide(self->attributes, &told, &held) < 0) {
+    if (!PyDict_CheckExact(attributes)) {
+        PyErr_SetString(PyExc_TypeError, "spanfold: expected a dict of attributes");
+        goto out;
+    }
+    if (PyDict_GET_SIZE(attributes) || notes != Py_None) {
+        if (divide(attributes, &told, &held) < 0) {
             goto out;
         }
         if (PyDict_GET_SIZE(told)) {
@@ -668,7 +744,7 @@ announce(Span *self)
     set(&self->places, places);
     {
         PyObject *all[7] = {encoder, self->trace, self->id, self->start_ns, PyTuple_GET_ITEM(places, 1), self->parent_id, before};
-        body = PyObject_VectorcallMethod(s_started, all, 7, NULL);
+        body = call_holding(s_started, all, 7);
     }
     if (body == NULL) {
         goto out;
@@ -685,13 +761,14 @@ announce(Span *self)
 out:
     Py_XDECREF(journal);
     Py_XDECREF(encoder);
-    Py_XDECREF(before);
     Py_XDECREF(told);
     Py_XDECREF(held);
     Py_XDECREF(body);
     Py_XDECREF(places);
     Py_DECREF(run);
     Py_DECREF(notes);
+    Py_DECREF(before);
+    Py_DECREF(attributes);
     return result;
 }
 
@@ -727,12 +804,17 @@ set_current(PyObject *context)
 static int
 make_current(Span *self)
 {
-    PyObject *context, *previous, *open_spans;
+    PyObject *context, *previous, *open_spans, *run, *id;
     int result = -1;
 
-    previous = is_whole(self) ? PyObject_CallNoArgs(known.get_context) : NULL;
-    if (previous == NULL) {
+    if (!is_whole(self)) {
         return -1;
+    }
+    run = Py_NewRef(self->run);
+    id = Py_NewRef(self->id);
+    previous = PyObject_CallNoArgs(known.get_context);
+    if (previous == NULL) {
+        goto out;
     }
     context = PyObject_CallOneArg(known.context, previous);
     if (context != NULL) {
@@ -742,15 +824,21 @@ make_current(Span *self)
         if (PyDict_Check(context) && PyDict_SetItem(context, known.span_key, (PyObject *)self) == 0
             && set_current(context) == 0) {
             self->entered = 1;
-            open_spans = PyObject_GetAttr(self->run, s_open_spans);
+            open_spans = PyObject_GetAttr(run, s_open_spans);
             if (open_spans != NULL) {
-                result = PyObject_SetItem(open_spans, self->id, (PyObject *)self);
+                result = PyObject_SetItem(open_spans, id, (PyObject *)self);
                 Py_DECREF(open_spans);
             }
+        }
+        else if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "spanfold: expected a context that is a dict");
         }
         Py_DECREF(context);
     }
     Py_DECREF(previous);
+out:
+    Py_DECREF(run);
+    Py_DECREF(id);
     return result;
 }
 
@@ -783,7 +871,7 @@ go_back(Span *self)
         }
         int is_ours = current == self->context;
         Py_DECREF(current);
-        if (is_ours) {
+        if (is_ours && self->previous != NULL) {
             PyObject *previous = Py_NewRef(self->previous);
             int result = set_current(previous);
             Py_DECREF(previous);
@@ -805,14 +893,16 @@ no_longer_open(Span *self, PyObject *run)
     if (open_spans == NULL) {
         return -1;
     }
-    int result = PyDict_CheckExact(open_spans) ? PyDict_Contains(open_spans, self->id) : -1;
+    PyObject *id = Py_XNewRef(self->id);
+    int result = id != NULL && PyDict_CheckExact(open_spans) ? PyDict_Contains(open_spans, id) : -1;
     if (result > 0) {
-        result = PyDict_DelItem(open_spans, self->id);
+        result = PyDict_DelItem(open_spans, id);
         if (result < 0 && PyErr_ExceptionMatches(PyExc_KeyError)) { /* another thread was quicker */
             PyErr_Clear();
             result = 0;
         }
     }
+    Py_XDECREF(id);
     Py_DECREF(open_spans);
     if (result < 0 && !PyErr_Occurred()) {
         PyErr_SetString(PyExc_TypeError, "spanfold: expected a dict of open spans");
@@ -838,9 +928,9 @@ finish(Span *self, PyObject *mono, PyObject *end_time)
     if (self->entered && go_back(self) < 0) {
         return -1;
     }
-    run = Py_NewRef(self->run);
-    parent = Py_NewRef(self->parent);
-    if (no_longer_open(self, run) < 0) {
+    run = Py_XNewRef(self->run);
+    parent = Py_XNewRef(self->parent);
+    if (run == NULL || parent == NULL || no_longer_open(self, run) < 0) {
         goto out;
     }
     if (parent != Py_None
@@ -865,7 +955,10 @@ finish(Span *self, PyObject *mono, PyObject *end_time)
     if (encoder == NULL) {
         goto out;
     }
-    places = Py_NewRef(self->places);
+    places = Py_XNewRef(self->places);
+    if (places == NULL || !PyTuple_Check(places) || PyTuple_GET_SIZE(places) != 4) {
+        goto out;
+    }
     if (parent != Py_None && self->depth != zero) { /* the parent may have got another name meanwhile */
         PyObject *name = IS_SPAN(parent) ? Py_XNewRef(((Span *)parent)->name) : PyObject_GetAttr(parent, s_name);
         PyObject *key = PyTuple_GET_ITEM(places, 0);
@@ -884,13 +977,16 @@ finish(Span *self, PyObject *mono, PyObject *end_time)
         }
     }
     PyObject *place = PyTuple_GET_ITEM(places, 3);
-    before = Py_NewRef(self->before);
+    before = Py_XNewRef(self->before);
     if (!checked_fragment(before) || !PyTuple_Check(place) || PyTuple_GET_SIZE(place) != 3) {
         goto out;
     }
     is_clean = IS_CLEAN(before) && PyTuple_GET_ITEM(place, 2) == Py_True;
-    attributes = Py_NewRef(self->attributes);
-    notes = Py_NewRef(self->notes);
+    attributes = Py_XNewRef(self->attributes);
+    notes = Py_XNewRef(self->notes);
+    if (attributes == NULL || notes == NULL) {
+        goto out;
+    }
     if (notes != Py_None || !PyDict_CheckExact(attributes) || PyDict_GET_SIZE(attributes)) {
         fragment = encoded(encoder, attributes, notes);
         if (fragment == NULL) {
@@ -901,14 +997,14 @@ finish(Span *self, PyObject *mono, PyObject *end_time)
     else {
         fragment = Py_NewRef(known.empty_fragment);
     }
-    links = Py_NewRef(self->links);
-    message = Py_NewRef(self->status_message);
+    links = Py_XNewRef(self->links);
+    message = Py_XNewRef(self->status_message);
     {
         PyObject *all[13] = {
             encoder, place, self->trace, self->id, self->parent_id, self->start_ns, end_ns, own_ns, before, fragment,
             self->status, message, links,
         };
-        body = PyObject_VectorcallMethod(s_own_span, all, 13, NULL);
+        body = call_holding(s_own_span, all, 13);
     }
     if (body == NULL) {
         goto out;
@@ -923,13 +1019,17 @@ finish(Span *self, PyObject *mono, PyObject *end_time)
     }
     {
         PyObject *all[4] = {journal, body, is_clean ? Py_True : Py_False, self->frame};
-        if (done(PyObject_VectorcallMethod(s_span, all, 4, NULL)) < 0) {
+        if (done(call_holding(s_span, all, 4)) < 0) {
             goto out;
         }
     }
     self->is_recorded = 1;
     flag = is_true(run, s_is_watched);
-    if (flag < 0 || (flag && done(PyObject_CallMethodOneArg(run, s_recorded, self->kind)) < 0)) {
+    if (flag > 0) {
+        PyObject *all[2] = {run, self->kind};
+        flag = done(call_holding(s_recorded, all, 2));
+    }
+    if (flag < 0) {
         goto out;
     }
     flag = is_true(run, s_is_mirrored);
@@ -954,7 +1054,7 @@ out:
     Py_XDECREF(notes);
     Py_XDECREF(attributes);
     if (result < 0 && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_TypeError, "spanfold: a span lacks a part");
+        PyErr_SetString(PyExc_TypeError, "spanfold: a part of this span is missing, or is not what it was");
     }
     return result;
 }
@@ -989,12 +1089,9 @@ end(Span *self, PyObject *end_time)
     if (self->ended == Py_True) {
         return 0;
     }
-    if (!is_whole(self)) {
-        return -1;
-    }
     set(&self->ended, Py_True);
     mono = PyObject_CallNoArgs(known.perf);
-    result = mono == NULL ? -1 : finish(self, mono, end_time);
+    result = mono == NULL || !is_whole(self) ? -1 : finish(self, mono, end_time);
     if (result < 0) {
         PyErr_Fetch(&type, &error, &traceback);
         PyErr_NormalizeException(&type, &error, &traceback);
@@ -1113,6 +1210,9 @@ setup(PyObject *module, PyObject *args, PyObject *keywords)
         "guard", "field_keys", "attribute_key", "content_keys", "slow_start", NULL,
     };
     Known k = {0};
+    if (!is_main()) {
+        return NULL;
+    }
     if (!PyArg_ParseTupleAndKeywords(
             args, keywords, "$OO!OOOOOOOOOO!OO!O", names, &k.no_told, &PyTuple_Type, &k.empty_fragment, &k.span_key, &k.context,
             &k.get_context, &k.set_context, &k.span_id, &k.time_ns, &k.perf, &k.lost, &k.guard, &PyDict_Type, &k.field_keys,
@@ -1158,6 +1258,9 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
+    if (!is_main()) {
+        return NULL;
+    }
 #define INTERN(name) \
     if ((s_##name = PyUnicode_InternFromString(#name)) == NULL) { \
         return NULL; \

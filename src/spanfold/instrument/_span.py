@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags, Tra
 from spanfold import names
 from spanfold.instrument import _ids
 from spanfold.instrument._context import SPAN_KEY, get_context, set_context, set_directly
-from spanfold.instrument._core import native
+from spanfold.instrument._core import load
 from spanfold.instrument._exceptions import Trail, ending, exception_event, is_same, message, trail
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.instrument._near import Anchor, OfThisProcess, Recorder, UnrecordedId
@@ -57,6 +57,8 @@ class _Fork:
 
     def forked(self) -> None:
         self.generation += 1
+        if native is not None:
+            native.forked()
 
 
 _fork = _Fork()
@@ -752,18 +754,18 @@ class PythonSpan(OwnTime, OfThisProcess, trace.Span):
                 self._put(names.CONTENT, "local")
 
 
-if not TYPE_CHECKING and native is not None:
-
-    class RecordedSpan(native.Span, PythonSpan):
-        """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
-
-else:
-
-    class RecordedSpan(PythonSpan):
-        """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
+def _is_small(values: dict[str, Any]) -> bool:
+    """Whether a dictionary holds a few short plain values, as the arguments of most calls."""
+    return len(values) <= 32 and all(
+        type(v) in _PLAIN or (type(v) is str and len(v) <= _SHORT) for v in values.values()
+    )
 
 
-_Span = TypeVar("_Span", bound=RecordedSpan)
+_PLAIN: Final = frozenset({int, float, bool, type(None)})
+_SHORT: Final = 2_048
+
+
+_Span = TypeVar("_Span", bound="RecordedSpan")
 
 
 def _start(
@@ -784,21 +786,6 @@ def _start(
     )
 
 
-start = _start if native is None else native.start
-"""Start a span now; by position, since it is called for every one. Arguments as of the type, all of them."""
-
-
-def _is_small(values: dict[str, Any]) -> bool:
-    """Whether a dictionary holds a few short plain values, as the arguments of most calls."""
-    return len(values) <= 32 and all(
-        type(v) in _PLAIN or (type(v) is str and len(v) <= _SHORT) for v in values.values()
-    )
-
-
-_PLAIN: Final = frozenset({int, float, bool, type(None)})
-_SHORT: Final = 2_048
-
-
 CONTENT_KEYS: Final = frozenset(
     {
         names.INPUT,
@@ -813,23 +800,35 @@ CONTENT_KEYS: Final = frozenset(
 )
 """Left out of started events: the span's own record carries them once."""
 
-if native is not None:
-    native.setup(
-        no_told=_NO_TOLD,
-        empty_fragment=EMPTY,
-        span_key=SPAN_KEY,
-        context=Context,
-        get_context=get_context,
-        set_context=set_directly,
-        span_id=_ids.span_id,
-        time_ns=time.time_ns,
-        perf=_perf,
-        lost=lost,
-        guard=Guard,
-        field_keys=FIELD_KEYS,
-        attribute_key=attribute_key,
-        content_keys=CONTENT_KEYS,
-        slow_start=_start,
-    )
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=native.forked)
+native: Final = load(
+    no_told=_NO_TOLD,
+    empty_fragment=EMPTY,
+    span_key=SPAN_KEY,
+    context=Context,
+    get_context=get_context,
+    set_context=set_directly,
+    span_id=_ids.span_id,
+    time_ns=time.time_ns,
+    perf=_perf,
+    lost=lost,
+    guard=Guard,
+    field_keys=FIELD_KEYS,
+    attribute_key=attribute_key,
+    content_keys=CONTENT_KEYS,
+    slow_start=_start,
+)
+"""The module of C, or None."""
+
+if not TYPE_CHECKING and native is not None:
+
+    class RecordedSpan(native.Span, PythonSpan):
+        """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
+
+else:
+
+    class RecordedSpan(PythonSpan):
+        """One span of a run. Made by `spanfold.stage`, `model_call` ... and by `spanfold`'s own tracer."""
+
+
+start = _start if native is None else native.start
+"""Start a span now; by position, since it is called for every one. Arguments as of the type, all of them."""

@@ -48,6 +48,7 @@ def _load() -> ModuleType | None:
     try:
         from spanfold.journal import _native
 
+        _ = _native.Writer
         _native.setup(
             fragment=_encode.Fragment,
             json_text=JsonText,
@@ -62,17 +63,20 @@ def _load() -> ModuleType | None:
             started_name=_encode.STARTED_NAME,
             parent_head=_encode.PARENT_HEAD,
             middle=MIDDLE,
+            slow_join=_encode.PythonEncoder.join,
         )
-    except ImportError:  # installed without a C compiler, or not the main interpreter of this process
+    except (ImportError, TypeError, AttributeError):
+        # Installed without a C compiler, not the main interpreter of this process, or compiled from an older source.
         return None
     return _native
 
 
-_found: Final = _load()
-IS_NATIVE: Final = _found is not None
+native: Final = _load()
+"""The module `_native`, or None."""
+IS_NATIVE: Final = native is not None
 """Whether the hot path runs in C."""
 
-if TYPE_CHECKING or _found is not None:
+if TYPE_CHECKING or native is not None:
     from spanfold.journal import _native
 
     class Encoder(_native.Encoder, _encode.PythonEncoder):

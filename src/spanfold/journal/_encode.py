@@ -235,7 +235,7 @@ class PythonEncoder:
         return _STARTED % (time_ns, place, trace_id, span_id)
 
     @staticmethod
-    def join(first: Fragment, second: Fragment) -> Fragment:
+    def join(first: Fragment, second: Fragment, /) -> Fragment:
         """Return two fragments as one."""
         if not first.data:
             return second

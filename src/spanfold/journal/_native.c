@@ -34,13 +34,14 @@ typedef struct {
     PyTypeObject *json_text;
     PyObject *no_notes;
     PyObject *dumps;        /* orjson's */
-    PyObject *slow_fragment, *slow_own_span, *slow_started;
+    PyObject *slow_fragment, *slow_own_span, *slow_started, *slow_join;
     PyObject *fresh_hash;   /* an empty SHA-256: a copy is made quicker than a new one */
     PyObject *monotonic;
     PyObject *self_key;     /* what stands between the structural attributes and the self time */
     PyObject *started_name, *parent_head;
     PyObject *middle;
-    PyObject *copy, *update, *hexdigest;
+    PyObject *copy, *update, *digest, *acquire, *release, *run_errands, *append_failed;
+    PyObject *slow_span, *slow_event;
 } Known;
 
 static Known known;
@@ -651,7 +652,37 @@ Encoder_started(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     return joined(&p);
 }
 
+PyDoc_STRVAR(join_doc, "join(first, second) -> Fragment: as `spanfold.journal._encode.PythonEncoder.join`.");
+
+static PyObject *
+Encoder_join(PyObject *unused, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *data, *json_keys, *fragment;
+    Pieces p;
+
+    p.n = p.numbers = 0;
+    if (nargs != 2 || !is_fragment(args[0]) || !is_fragment(args[1]) || HAS_NOTES(args[0])) {
+        return PyObject_Vectorcall(known.slow_join, args, (size_t)nargs, NULL);
+    }
+    if (!PyBytes_GET_SIZE(DATA(args[0])) || !PyBytes_GET_SIZE(DATA(args[1]))) {
+        return Py_NewRef(args[PyBytes_GET_SIZE(DATA(args[0])) ? 0 : 1]);
+    }
+    add_bytes(&p, DATA(args[0]));
+    ADD(&p, ",");
+    add_bytes(&p, DATA(args[1]));
+    data = joined(&p);
+    json_keys = PySequence_Concat(JSON_KEYS(args[0]), JSON_KEYS(args[1]));
+    fragment = data == NULL || json_keys == NULL
+        ? NULL
+        : new_fragment(data, json_keys, PyTuple_GET_ITEM(args[1], 2),
+                       PyTuple_GET_ITEM(args[0], 3) == Py_True && PyTuple_GET_ITEM(args[1], 3) == Py_True);
+    Py_XDECREF(data);
+    Py_XDECREF(json_keys);
+    return fragment;
+}
+
 static PyMethodDef Encoder_methods[] = {
+    {"join", (PyCFunction)(void (*)(void))Encoder_join, METH_FASTCALL | METH_STATIC, join_doc},
     {"fragment", (PyCFunction)(void (*)(void))Encoder_fragment, METH_FASTCALL, fragment_doc},
     {"own_span", (PyCFunction)(void (*)(void))Encoder_own_span, METH_FASTCALL, own_span_doc},
     {"started", (PyCFunction)(void (*)(void))Encoder_started, METH_FASTCALL, started_doc},
@@ -730,20 +761,26 @@ Tip_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 
 /* SHA-256 of a line as hex digits. */
 static PyObject *
-digest(PyObject *line)
+hashed(PyObject *line)
 {
-    PyObject *head = NULL, *result, *text;
+    static const char digits[] = "0123456789abcdef";
+    PyObject *head = NULL, *result, *raw;
     PyObject *hash = PyObject_CallMethodNoArgs(known.fresh_hash, known.copy);
     if (hash == NULL) {
         return NULL;
     }
     result = PyObject_CallMethodOneArg(hash, known.update, line);
-    text = result == NULL ? NULL : PyObject_CallMethodNoArgs(hash, known.hexdigest);
-    if (text != NULL) {
-        head = PyUnicode_AsASCIIString(text);
+    raw = result == NULL ? NULL : PyObject_CallMethodNoArgs(hash, known.digest);
+    if (raw != NULL && PyBytes_CheckExact(raw)) {
+        head = PyBytes_FromStringAndSize(NULL, 2 * PyBytes_GET_SIZE(raw));
+        for (Py_ssize_t i = 0; head != NULL && i < PyBytes_GET_SIZE(raw); i++) {
+            unsigned char byte = (unsigned char)PyBytes_AS_STRING(raw)[i];
+            PyBytes_AS_STRING(head)[2 * i] = digits[byte >> 4];
+            PyBytes_AS_STRING(head)[2 * i + 1] = digits[byte & 15];
+        }
     }
     Py_XDECREF(result);
-    Py_XDECREF(text);
+    Py_XDECREF(raw);
     Py_DECREF(hash);
     return head;
 }
@@ -765,33 +802,29 @@ PyDoc_STRVAR(append_doc,
              "Append a line and take note of it, both or nothing. False: Python has to, because the file is to be looked\n"
              "at first, or did not take all of it. OSError: A part of it may be in the file, see `torn`.");
 
-static PyObject *
-Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
+/* The method: 1 done, 0 Python has to, -1 an exception. */
+static int
+append(Tip *self, PyObject *frame, PyObject *body)
 {
-    PyObject *frame, *body, *line, *head, *now;
+    PyObject *line, *head, *now;
     Pieces p;
     Py_ssize_t size, written;
     double seconds;
 
     p.n = p.numbers = 0;
-    if (self->fd < 0 || nargs != 2) {
-        Py_RETURN_FALSE;
-    }
-    frame = args[0];
-    body = args[1];
-    if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3 || !PyBytes_CheckExact(PyTuple_GET_ITEM(frame, 0))
+    if (self->fd < 0 || !PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3 || !PyBytes_CheckExact(PyTuple_GET_ITEM(frame, 0))
         || !PyBytes_CheckExact(PyTuple_GET_ITEM(frame, 1)) || !PyBytes_CheckExact(PyTuple_GET_ITEM(frame, 2))
         || !PyBytes_CheckExact(body) || self->head == NULL || !PyBytes_CheckExact(self->head)) {
-        Py_RETURN_FALSE;
+        return 0;
     }
     now = PyObject_CallNoArgs(known.monotonic);
     if (now == NULL) {
-        return NULL;
+        return -1;
     }
     seconds = PyFloat_AsDouble(now);
     Py_DECREF(now);
     if (!(seconds < self->next_check)) {
-        Py_RETURN_FALSE;
+        return 0;
     }
     add_bytes(&p, PyTuple_GET_ITEM(frame, 0));
     add_number(&p, self->seq + 1);
@@ -802,13 +835,13 @@ Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
     add_bytes(&p, PyTuple_GET_ITEM(frame, 2));
     line = joined(&p);
     if (line == NULL) {
-        return NULL;
+        return -1;
     }
     /* Before it is written: what can fail comes first. */
-    head = digest(line);
+    head = hashed(line);
     if (head == NULL) {
         Py_DECREF(line);
-        return NULL;
+        return -1;
     }
     size = PyBytes_GET_SIZE(line);
     int fd = self->fd;
@@ -832,15 +865,22 @@ Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
         }
         Py_DECREF(line);
         if (is_back < 0) {
-            return NULL;
+            return -1;
         }
-        Py_RETURN_FALSE;
+        return 0;
     }
     Py_DECREF(line);
     Py_SETREF(self->head, head);
     self->seq += 1;
     self->size += size;
-    Py_RETURN_TRUE;
+    return 1;
+}
+
+static PyObject *
+Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    int result = nargs == 2 ? append(self, args[0], args[1]) : 0;
+    return result < 0 ? NULL : PyBool_FromLong(result);
 }
 
 static PyMethodDef Tip_methods[] = {
@@ -875,6 +915,185 @@ static PyType_Spec Tip_spec = {
     .slots = Tip_slots,
 };
 
+/* -- the writer */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *lock, *file, *span_frame, *event_frame, *in_flight, *waiting, *errands;
+    char busy, sealed;
+} Writer;
+
+static PyTypeObject *Tip_type;
+
+static PyMemberDef Writer_members[] = {
+    {"_lock", T_OBJECT_EX, offsetof(Writer, lock), 0, NULL},
+    {"_file", T_OBJECT_EX, offsetof(Writer, file), 0, NULL},
+    {"_span_frame", T_OBJECT_EX, offsetof(Writer, span_frame), 0, NULL},
+    {"_event_frame", T_OBJECT_EX, offsetof(Writer, event_frame), 0, NULL},
+    {"_in_flight", T_OBJECT_EX, offsetof(Writer, in_flight), 0, NULL},
+    {"_waiting", T_OBJECT_EX, offsetof(Writer, waiting), 0, NULL},
+    {"_errands", T_OBJECT_EX, offsetof(Writer, errands), 0, NULL},
+    {"_busy", T_BOOL, offsetof(Writer, busy), 0, NULL},
+    {"_sealed", T_BOOL, offsetof(Writer, sealed), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static int
+Writer_traverse(Writer *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    for (PyMemberDef *member = Writer_members; member->type == T_OBJECT_EX; member++) {
+        Py_VISIT(*(PyObject **)((char *)self + member->offset));
+    }
+    return 0;
+}
+
+static int
+Writer_clear(Writer *self)
+{
+    for (PyMemberDef *member = Writer_members; member->type == T_OBJECT_EX; member++) {
+        Py_CLEAR(*(PyObject **)((char *)self + member->offset));
+    }
+    return 0;
+}
+
+static void
+Writer_dealloc(Writer *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Writer_clear(self);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+Writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    return is_set_up() && known.slow_span != NULL ? type->tp_alloc(type, 0) : NULL;
+}
+
+/* Whether a record may be appended right away: nothing waits, nothing is being written, the run is not over. */
+static inline int
+is_free(Writer *self)
+{
+    return !self->busy && !self->sealed && self->in_flight == Py_None && self->file != NULL
+        && PyObject_TypeCheck(self->file, Tip_type) && self->waiting != NULL && PyObject_IsTrue(self->waiting) == 0;
+}
+
+/* What the lock does; an exception that is there already stays the one that is told. */
+static int
+called(PyObject *lock, PyObject *name)
+{
+    PyObject *type, *error, *traceback, *result;
+    PyErr_Fetch(&type, &error, &traceback);
+    result = PyObject_CallMethodNoArgs(lock, name);
+    Py_XDECREF(result);
+    if (type != NULL) {
+        PyErr_Restore(type, error, traceback);
+    }
+    return result == NULL ? -1 : 0;
+}
+
+/* Hand an exception that came in the middle to Python, which keeps the record and raises what is not the disk's. */
+static int
+failed(Writer *self, PyObject *body, PyObject *frame)
+{
+    PyObject *type, *error, *traceback, *result;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    result = PyObject_CallMethodObjArgs((PyObject *)self, known.append_failed, body, frame, error, NULL);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 1;
+}
+
+static PyObject *
+write_record(Writer *self, PyObject *const *args, Py_ssize_t nargs, PyObject *frame, PyObject *in_python)
+{
+    PyObject *lock, *file;
+    int result = 0;
+
+    if (nargs > 2 && args[2] != Py_None) {
+        frame = args[2];
+    }
+    if (nargs < 2 || nargs > 3 || args[1] != Py_True || frame == NULL || frame == Py_None || self->lock == NULL) {
+        return slow(in_python, (PyObject *)self, args, nargs);
+    }
+    Py_INCREF(frame);
+    lock = Py_NewRef(self->lock);
+    if (called(lock, known.acquire) < 0) {
+        result = -1;
+        goto out;
+    }
+    /* While the lock is held no Python code runs: what a signal handler or finalizer records comes before or after it. */
+    if (is_free(self)) {
+        file = Py_NewRef(self->file);
+        result = append((Tip *)file, frame, args[0]);
+        if (result < 0) {
+            result = failed(self, args[0], frame);
+        }
+        Py_DECREF(file);
+    }
+    if (called(lock, known.release) < 0) {
+        result = -1;
+    }
+out:
+    Py_DECREF(lock);
+    Py_DECREF(frame);
+    if (result < 0) {
+        return NULL;
+    }
+    if (result == 0) {
+        return slow(in_python, (PyObject *)self, args, nargs);
+    }
+    if (self->errands != NULL && !self->busy && PyObject_IsTrue(self->errands) > 0) {
+        return PyObject_CallMethodNoArgs((PyObject *)self, known.run_errands);
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(span_doc, "span($self, body, is_clean, frame=None, /)\n--\n\nAppend one encoded span; see `PythonJournal.span`.");
+PyDoc_STRVAR(event_doc, "event($self, body, is_clean, frame=None, /)\n--\n\nAppend one encoded log record; see `PythonJournal.event`.");
+
+static PyObject *
+Writer_span(Writer *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    return write_record(self, args, nargs, self->span_frame, known.slow_span);
+}
+
+static PyObject *
+Writer_event(Writer *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    return write_record(self, args, nargs, self->event_frame, known.slow_event);
+}
+
+static PyMethodDef Writer_methods[] = {
+    {"span", (PyCFunction)(void (*)(void))Writer_span, METH_FASTCALL, span_doc},
+    {"event", (PyCFunction)(void (*)(void))Writer_event, METH_FASTCALL, event_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot Writer_slots[] = {
+    {Py_tp_doc, "The state and the hot methods of a journal; `spanfold.journal._writer` has the others."},
+    {Py_tp_new, Writer_new},
+    {Py_tp_traverse, Writer_traverse},
+    {Py_tp_clear, Writer_clear},
+    {Py_tp_dealloc, Writer_dealloc},
+    {Py_tp_methods, Writer_methods},
+    {Py_tp_members, Writer_members},
+    {0, NULL},
+};
+
+static PyType_Spec Writer_spec = {
+    .name = "spanfold.journal._native.Writer",
+    .basicsize = sizeof(Writer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = Writer_slots,
+};
+
 /* -- the module */
 
 PyDoc_STRVAR(setup_doc, "setup(**parts): hand over what belongs to Python; once, before anything else.");
@@ -884,28 +1103,37 @@ setup(PyObject *module, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {
         "fragment", "json_text", "no_notes", "dumps", "slow_fragment", "slow_own_span", "slow_started", "fresh_hash",
-        "monotonic", "self_key", "started_name", "parent_head", "middle", NULL,
+        "monotonic", "self_key", "started_name", "parent_head", "middle", "slow_join", NULL,
     };
     Known k = {0};
     if (!is_main()) {
         return NULL;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!OOOOOOSSSS", names, &PyType_Type, &k.fragment, &PyType_Type, &k.json_text,
+            args, keywords, "$O!O!O!OOOOOOSSSSO", names, &PyType_Type, &k.fragment, &PyType_Type, &k.json_text,
             &PyDict_Type, &k.no_notes, &k.dumps, &k.slow_fragment, &k.slow_own_span, &k.slow_started, &k.fresh_hash,
-            &k.monotonic, &k.self_key, &k.started_name, &k.parent_head, &k.middle)) {
+            &k.monotonic, &k.self_key, &k.started_name, &k.parent_head, &k.middle,
+            &k.slow_join)) {
         return NULL;
     }
-    k.copy = PyUnicode_InternFromString("copy");
-    k.update = PyUnicode_InternFromString("update");
-    k.hexdigest = PyUnicode_InternFromString("hexdigest");
-    if (k.copy == NULL || k.update == NULL || k.hexdigest == NULL) {
-        return NULL;
+    struct {
+        PyObject **to;
+        const char *text;
+    } interned[] = {
+        {&k.copy, "copy"},       {&k.update, "update"},
+        {&k.digest, "digest"},   {&k.acquire, "acquire"},
+        {&k.release, "release"}, {&k.run_errands, "_run_errands"},
+        {&k.append_failed, "_append_failed"},
+    };
+    for (size_t i = 0; i < sizeof interned / sizeof *interned; i++) {
+        if ((*interned[i].to = PyUnicode_InternFromString(interned[i].text)) == NULL) {
+            return NULL;
+        }
     }
     /* Kept until the process ends, as the module is. */
     PyObject *kept[] = {
         (PyObject *)k.fragment, (PyObject *)k.json_text, k.no_notes, k.dumps, k.slow_fragment, k.slow_own_span,
-        k.slow_started, k.fresh_hash, k.monotonic, k.self_key, k.started_name, k.parent_head, k.middle,
+        k.slow_started, k.fresh_hash, k.monotonic, k.self_key, k.started_name, k.parent_head, k.middle, k.slow_join,
     };
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         Py_INCREF(kept[i]);
@@ -914,7 +1142,22 @@ setup(PyObject *module, PyObject *args, PyObject *keywords)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(setup_writer_doc, "setup_writer(slow_span, slow_event): hand over what a journal does in Python.");
+
+static PyObject *
+setup_writer(PyObject *module, PyObject *args)
+{
+    PyObject *span, *event;
+    if (!is_set_up() || !PyArg_ParseTuple(args, "OO", &span, &event)) {
+        return NULL;
+    }
+    Py_XSETREF(known.slow_span, Py_NewRef(span));
+    Py_XSETREF(known.slow_event, Py_NewRef(event));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"setup_writer", setup_writer, METH_VARARGS, setup_writer_doc},
     {"setup", (PyCFunction)(void (*)(void))setup, METH_VARARGS | METH_KEYWORDS, setup_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -934,12 +1177,14 @@ PyInit__native(void)
         return NULL;
     }
     PyObject *module = PyModule_Create(&definition);
-    PyObject *encoder = PyType_FromSpec(&Encoder_spec), *tip = PyType_FromSpec(&Tip_spec);
-    if (module == NULL || encoder == NULL || tip == NULL || PyModule_AddObjectRef(module, "Encoder", encoder) < 0
-        || PyModule_AddObjectRef(module, "Tip", tip) < 0) {
+    PyObject *encoder = PyType_FromSpec(&Encoder_spec), *writer = PyType_FromSpec(&Writer_spec);
+    Tip_type = (PyTypeObject *)PyType_FromSpec(&Tip_spec);
+    if (module == NULL || encoder == NULL || writer == NULL || Tip_type == NULL
+        || PyModule_AddObjectRef(module, "Encoder", encoder) < 0 || PyModule_AddObjectRef(module, "Writer", writer) < 0
+        || PyModule_AddObjectRef(module, "Tip", (PyObject *)Tip_type) < 0) {
         Py_CLEAR(module);
     }
     Py_XDECREF(encoder);
-    Py_XDECREF(tip);
+    Py_XDECREF(writer);
     return module;
 }

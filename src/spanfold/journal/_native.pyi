@@ -2,6 +2,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spanfold.journal._encode import AttributeValue, Fragment, Place
+from spanfold.journal._frames import Frame
 
 class Encoder:
     passes: Callable[[bytes], bool]
@@ -34,6 +35,8 @@ class Encoder:
         fragment: Fragment,
         /,
     ) -> bytes: ...
+    @staticmethod
+    def join(first: Fragment, second: Fragment, /) -> Fragment: ...
 
 class Tip:
     seq: int
@@ -59,4 +62,11 @@ def setup(
     started_name: bytes,
     parent_head: bytes,
     middle: bytes,
+    slow_join: Callable[..., Any],
 ) -> None: ...
+
+class Writer:
+    def span(self, body: bytes, is_clean: bool, frame: Frame | None = None, /) -> None: ...
+    def event(self, body: bytes, is_clean: bool, frame: Frame | None = None, /) -> None: ...
+
+def setup_writer(slow_span: Callable[..., None], slow_event: Callable[..., None], /) -> None: ...

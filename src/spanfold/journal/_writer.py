@@ -24,14 +24,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from spanfold import names
 from spanfold.errors import JournalSealed, SpanfoldError
 from spanfold.journal import _descriptors
-from spanfold.journal._core import MIDDLE, Encoder
+from spanfold.journal._core import MIDDLE, Encoder, native
 from spanfold.journal._frames import Frame, Frames
 from spanfold.journal._own_file import SUFFIX, OwnFile, Position, genesis, writer_name
 from spanfold.journal._scrub import Gate, scrub_body
@@ -74,8 +74,8 @@ class Stats:
         """Why a write or flush failed last: class and error of the system. Stays when the disk takes records again."""
 
 
-class Journal:
-    """The journal of one run, as far as this process writes it.
+class PythonJournal:
+    """The journal of one run, as far as this process writes it; what it does without C.
 
     Args:
         folder: The journal folder; made with the first record.
@@ -130,7 +130,7 @@ class Journal:
 
     # -- writing
 
-    def span(self, body: bytes, is_clean: bool, frame: Frame | None = None) -> None:
+    def span(self, body: bytes, is_clean: bool, frame: Frame | None = None, /) -> None:
         """Append one encoded span.
 
         Args:
@@ -143,7 +143,7 @@ class Journal:
         """
         self._append(body if is_clean else self._scrubbed(body), frame or self._span_frame or self._own_frame("span"))
 
-    def event(self, body: bytes, is_clean: bool, frame: Frame | None = None) -> None:
+    def event(self, body: bytes, is_clean: bool, frame: Frame | None = None, /) -> None:
         """Append one encoded log record; arguments and errors as of `span`."""
         self._append(body if is_clean else self._scrubbed(body), frame or self._event_frame or self._own_frame("event"))
 
@@ -207,6 +207,14 @@ class Journal:
                     self._drain()
         if self._errands and not self._busy:
             self._run_errands()
+
+    def _append_failed(self, body: bytes, frame: Frame, error: BaseException) -> None:
+        """Keep a record that was not appended at one go; raise what is not the disk's refusal. The lock is held."""
+        item, file = (body, frame), self._file
+        if file.torn is not None:
+            self._in_flight, file.torn = (item, *file.torn), None
+        if not self._postponed(item, error):
+            raise error
 
     def _run_errands(self) -> None:
         while self._errands:
@@ -487,7 +495,19 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {name}" if name else type(error).__name__
 
 
-_live: "weakref.WeakSet[Journal]" = weakref.WeakSet()
+if not TYPE_CHECKING and native is not None:
+
+    class Journal(native.Writer, PythonJournal):
+        __doc__ = PythonJournal.__doc__
+
+    native.setup_writer(PythonJournal.span, PythonJournal.event)
+else:
+
+    class Journal(PythonJournal):
+        __doc__ = PythonJournal.__doc__
+
+
+_live: "weakref.WeakSet[PythonJournal]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:

@@ -491,6 +491,26 @@ for fd in own:
     assert {p.read_bytes() for p in tmp_path.glob("own*")} == {b"mine"}
 
 
+@pytest.mark.case("C-039")
+def test_a_file_of_the_host_that_gets_our_very_descriptor_gets_none_of_our_lines(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from tests.journal.test_writer_disk import add, opened
+folder = Path(sys.argv[1])
+journal = opened(folder)
+for number in range(1, 20, 2):
+    add(journal, number)
+    own = os.open(folder / f"own{number}", os.O_RDWR | os.O_CREAT)
+    os.dup2(own, journal._file.handle.fileno())
+    add(journal, number + 1)
+"""
+    run(program, tmp_path)
+
+    assert numbers(tmp_path) == list(range(1, 21))
+    assert {p.read_bytes() for p in tmp_path.glob("own*")} == {b""}
+
+
 def test_the_log_handler_of_the_host_may_record_and_may_fail(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     add(journal, 1)

@@ -34,6 +34,8 @@ class PythonTip:
         """A line of which `append` could not take a part back, its sequence number, and size with it."""
         self.next_check = 0.0
         """Monotonic time at which the writer looks for the file again."""
+        self.device = self.inode = 0
+        """Of the file that was opened."""
         self.descriptor = -1
         """What `append` may write to; -1 when nothing."""
 

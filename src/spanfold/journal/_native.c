@@ -723,6 +723,7 @@ typedef struct {
     PyObject *head;         /* hash of the last line, 64 hex digits */
     PyObject *torn;         /* (line, its number, size with it) of which a part may be in the file; or None */
     double next_check;
+    unsigned long long device, inode; /* of the file that was opened */
     int fd;                 /* -1 when the file is not open, or not to be written to without looking */
 } Tip;
 
@@ -845,6 +846,14 @@ append(Tip *self, PyObject *frame, PyObject *body)
     }
     size = PyBytes_GET_SIZE(line);
     int fd = self->fd;
+    struct stat st;
+    if (fstat(fd, &st) < 0 || (unsigned long long)st.st_dev != self->device || (unsigned long long)st.st_ino != self->inode) {
+        /* The host closed it behind our back, and may have opened another file that got its number. */
+        self->next_check = 0.0;
+        Py_DECREF(line);
+        Py_DECREF(head);
+        return 0;
+    }
     Py_BEGIN_ALLOW_THREADS
     written = write(fd, PyBytes_AS_STRING(line), (size_t)size);
     Py_END_ALLOW_THREADS
@@ -894,6 +903,8 @@ static PyMemberDef Tip_members[] = {
     {"head", T_OBJECT_EX, offsetof(Tip, head), 0, NULL},
     {"torn", T_OBJECT, offsetof(Tip, torn), 0, NULL},
     {"next_check", T_DOUBLE, offsetof(Tip, next_check), 0, NULL},
+    {"device", T_ULONGLONG, offsetof(Tip, device), 0, NULL},
+    {"inode", T_ULONGLONG, offsetof(Tip, inode), 0, NULL},
     {"descriptor", T_INT, offsetof(Tip, fd), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -970,7 +981,10 @@ Writer_dealloc(Writer *self)
 static PyObject *
 Writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    return is_set_up() && known.slow_span != NULL ? type->tp_alloc(type, 0) : NULL;
+    if (is_set_up() && known.slow_span == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "spanfold.journal._native: `setup_writer` comes first.");
+    }
+    return PyErr_Occurred() ? NULL : type->tp_alloc(type, 0);
 }
 
 /* Whether a record may be appended right away: nothing waits, nothing is being written, the run is not over. */
@@ -1031,10 +1045,12 @@ write_record(Writer *self, PyObject *const *args, Py_ssize_t nargs, PyObject *fr
     /* While the lock is held no Python code runs: what a signal handler or finalizer records comes before or after it. */
     if (is_free(self)) {
         file = Py_NewRef(self->file);
+        self->busy = 1; /* except where an error is told: what is recorded meanwhile waits, as in Python */
         result = append((Tip *)file, frame, args[0]);
         if (result < 0) {
             result = failed(self, args[0], frame);
         }
+        self->busy = 0;
         Py_DECREF(file);
     }
     if (called(lock, known.release) < 0) {
@@ -1138,6 +1154,9 @@ setup(PyObject *module, PyObject *args, PyObject *keywords)
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         Py_INCREF(kept[i]);
     }
+    /* Journals of before, should this be the second time, go on with what they have. */
+    k.slow_span = known.slow_span;
+    k.slow_event = known.slow_event;
     known = k;
     Py_RETURN_NONE;
 }

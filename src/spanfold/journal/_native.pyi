@@ -44,6 +44,8 @@ class Tip:
     head: bytes
     torn: tuple[bytes, int, int] | None
     next_check: float
+    device: int
+    inode: int
     descriptor: int
     def append(self, frame: tuple[bytes, bytes, bytes], body: bytes, /) -> bool: ...
 

@@ -112,6 +112,7 @@ class OwnFile(Tip):
             self.descriptor = -1
             self.handle = handle = None
         file = self._opened() if handle is None else self._at_its_name(handle)
+        file.device, file.inode = file._identity
         file.descriptor = -1 if file.handle is None else file.handle.fileno()
         file.next_check = now + (_PATIENCE_S if file._is_astray else CHECK_INTERVAL_S)
         return file
@@ -134,6 +135,10 @@ class OwnFile(Tip):
         if found and line.startswith(found):
             os.ftruncate(fd, offset)
         return False
+
+    def is_open(self) -> bool:
+        """Whether the descriptor is still that of the file."""
+        return self.handle is not None and self._is_ours(self.handle)
 
     def _is_ours(self, handle: AppendHandle) -> bool:
         try:

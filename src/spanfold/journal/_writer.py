@@ -227,7 +227,8 @@ class PythonJournal:
         """Write one line. The caller sets `_in_flight` back when it has taken note of that."""
         file = self._file
         now = _monotonic()
-        if file.handle is None or now >= file.next_check:
+        # Others may have closed the descriptor, and opened a file of theirs that got its number.
+        if file.handle is None or now >= file.next_check or not file.is_open():
             file = self._ready(now)
         handle = file.handle
         assert handle is not None

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spanfold.errors import JournalSealed
 from spanfold.journal import IS_NATIVE, Encoder, Fragment, Journal, Place
 from spanfold.journal._core import Tip
 from spanfold.journal._encode import EMPTY, NO_NOTES, PythonEncoder
@@ -152,6 +154,7 @@ def test_both_cores_encode_whatever_attributes_the_same_again_and_again(
         code, message, linked = data.draw(st.sampled_from([0, 0, 1, 2])), data.draw(texts), data.draw(links)
         place = Place(b'"flags":1,"name":"n","kind":1', b'{"key":"k","value":{"intValue":"1"}}')
         for _ in range(2):
+            pair.ask("join", before, after)
             pair.ask("own_span", place, TRACE, SPAN, PARENT, *times, before, after, code, message, linked)
             pair.ask(
                 "started", TRACE, SPAN, times[0], place.attributes, data.draw(st.sampled_from([PARENT, b""])), after
@@ -164,7 +167,7 @@ def test_both_cores_refuse_the_same_arguments(data: st.DataObject) -> None:
     anything: st.SearchStrategy[Any] = (
         st.none() | st.integers() | st.just(b"x") | st.just(EMPTY) | st.just({}) | st.just((b"a", b"b")) | st.just([])
     )
-    method = data.draw(st.sampled_from(["fragment", "own_span", "started"]))
+    method = data.draw(st.sampled_from(["fragment", "own_span", "started", "join"]))
     pair.ask(method, *data.draw(st.lists(anything, max_size=15)))
 
 
@@ -411,6 +414,40 @@ def test_eight_threads_append_to_one_chain(tmp_path: Path) -> None:
         assert [n for one, n in found if one == number] == list(range(150))
 
 
+@pytest.mark.parametrize("act", ["raises", "returns"])
+def test_a_signal_handler_may_run_while_a_record_waits_for_another_thread(tmp_path: Path, act: str) -> None:
+    journal = opened(tmp_path)
+    journal.event(started(1), True)
+    asked, answered = threading.Event(), threading.Event()
+
+    def handler(number: int, frame: object) -> None:
+        answered.set()
+        if act == "raises":
+            raise Broken
+
+    def hold() -> None:
+        with journal._lock:
+            asked.set()
+            os.kill(os.getpid(), signal.SIGUSR1)
+            answered.wait(30)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    other = threading.Thread(target=hold)
+    try:
+        with suppress(Broken):
+            other.start()
+            asked.wait(30)
+            journal.event(started(2), True)
+    finally:
+        answered.set()
+        other.join()
+        signal.signal(signal.SIGUSR1, before)
+    journal.event(started(3), True)
+    journal.close()
+    found = [r["timeUnixNano"] for r in raw.journal(tmp_path)]
+    assert found in ([["1", "3"], ["1", "2", "3"]] if act == "raises" else [["1", "2", "3"]])
+
+
 # -- the file
 
 
@@ -420,6 +457,7 @@ class Line(Tip):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        self.device, self.inode = path.stat().st_dev, path.stat().st_ino
         self.next_check = float("inf")
         self.head = b"0" * 64
 
@@ -652,13 +690,13 @@ import importlib.machinery, importlib.util
 [package] = importlib.util.find_spec("spanfold").submodule_search_locations
 spec = importlib.machinery.PathFinder.find_spec("_native", [package + "/journal"])
 native = importlib.util.module_from_spec(spec)
-for kind in native.Encoder, native.Tip:
+for kind in native.Encoder, native.Tip, native.Writer:
     try:
         kind()
     except RuntimeError as error:
         print(error)
 """)
-    assert answer == "spanfold.journal._native: `setup` comes first.\n" * 2
+    assert answer == "spanfold.journal._native: `setup` comes first.\n" * 3
 
 
 # -- what stays behind
@@ -721,6 +759,10 @@ def ways() -> dict[str, Callable[[], object]]:
         "span with JSON": lambda: clean.own_span(place, *ids, 1, 2, 3, plain, with_json, 0, "", []),
         "span with notes": lambda: clean.own_span(place, *ids, 1, 2, 3, noted, with_json, 2, "said", None),
         "no span": caught(clean.own_span, place, *ids, None, 2, 3, plain, plain, 0, "", None),
+        "joined": lambda: clean.join(with_json, plain),
+        "joined to nothing": lambda: clean.join(EMPTY, plain),
+        "joined with notes": lambda: clean.join(noted, plain),
+        "not joined": caught(clean.join, plain, None),
         "started": lambda: clean.started(*ids[:2], 1, place.attributes, PARENT, plain),
         "started with JSON": lambda: clean.started(*ids[:2], 1, place.attributes, b"", with_json),
         "not started": caught(clean.started, *ids[:2], 1, None, b"", plain),
@@ -743,6 +785,49 @@ def test_an_append_leaves_no_object_and_no_reference_behind(tmp_path: Path, body
     with largest_file(os.fstat(tip.descriptor).st_size + 3):
         assert_leaves_nothing(lambda: tip.append(FRAME, body))
     os.close(tip.descriptor)
+
+
+def test_a_record_leaves_no_object_and_no_reference_behind(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    frame = journal.frame("span", scope_name="other")
+    long = b'{"name":"%b","attributes":[]}' % (b"x" * 3_000)
+    doubtful = b'{"name":"n","attributes":[]}'
+    misuses: list[Any] = [(), (long,), (long, True, frame, 1)]
+
+    def record() -> None:
+        journal.event(started(1), True)
+        journal.span(long, True)
+        journal.span(long, True, frame)
+        journal.span(long, True, None)
+        journal.span(doubtful, False)
+        for wrong in misuses:
+            with suppress(TypeError):
+                journal.span(*wrong)
+
+    assert_leaves_nothing(record, 500)
+    journal.seal({})
+
+    def refuse() -> None:
+        with suppress(JournalSealed):
+            journal.event(started(1), True)
+
+    assert_leaves_nothing(refuse)
+    journal.close()
+
+
+def test_records_the_disk_refuses_leave_nothing_behind_once_it_takes_them(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.event(started(1), True)
+
+    def refuse_and_write() -> None:
+        with largest_file(journal.position.size + 3):
+            journal.event(started(2), True)
+        journal.sync()
+
+    assert_leaves_nothing(refuse_and_write, 300)
+    journal.close()
+    assert journal.stats.held == journal.stats.lost == 0
+    assert len(raw.journal(tmp_path)) == 701
 
 
 def assert_leaves_nothing(call: Callable[[], object], times: int = 2_000) -> None:

@@ -723,7 +723,8 @@ typedef struct {
     PyObject *head;         /* hash of the last line, 64 hex digits */
     PyObject *torn;         /* (line, its number, size with it) of which a part may be in the file; or None */
     double next_check;
-    unsigned long long device, inode; /* of the file that was opened */
+    long long device;       /* of the file that was opened; signed on macOS */
+    unsigned long long inode;
     int fd;                 /* -1 when the file is not open, or not to be written to without looking */
 } Tip;
 
@@ -847,7 +848,7 @@ append(Tip *self, PyObject *frame, PyObject *body)
     size = PyBytes_GET_SIZE(line);
     int fd = self->fd;
     struct stat st;
-    if (fstat(fd, &st) < 0 || (unsigned long long)st.st_dev != self->device || (unsigned long long)st.st_ino != self->inode) {
+    if (fstat(fd, &st) < 0 || (long long)st.st_dev != self->device || (unsigned long long)st.st_ino != self->inode) {
         /* The host closed it behind our back, and may have opened another file that got its number. */
         self->next_check = 0.0;
         Py_DECREF(line);
@@ -903,7 +904,7 @@ static PyMemberDef Tip_members[] = {
     {"head", T_OBJECT_EX, offsetof(Tip, head), 0, NULL},
     {"torn", T_OBJECT, offsetof(Tip, torn), 0, NULL},
     {"next_check", T_DOUBLE, offsetof(Tip, next_check), 0, NULL},
-    {"device", T_ULONGLONG, offsetof(Tip, device), 0, NULL},
+    {"device", T_LONGLONG, offsetof(Tip, device), 0, NULL},
     {"inode", T_ULONGLONG, offsetof(Tip, inode), 0, NULL},
     {"descriptor", T_INT, offsetof(Tip, fd), 0, NULL},
     {NULL, 0, 0, 0, NULL},

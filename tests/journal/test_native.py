@@ -178,6 +178,13 @@ def test_both_cores_forget_after_the_same_number_of_texts() -> None:
     assert pair.c._n_texts < 4096
 
 
+@pytest.mark.parametrize("none", [None, {}, [], (), "", 0])
+def test_whatever_stands_for_no_notes_becomes_the_dictionary_of_none(none: Any) -> None:
+    pair = Pair()
+    for _ in range(2):
+        assert pair.ask("fragment", {"a": 1}, none).notes == {}
+
+
 def test_a_dictionary_of_no_notes_is_not_kept_by_a_fragment() -> None:
     mine: dict[str, str] = {}
     pair = Pair()

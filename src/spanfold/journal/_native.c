@@ -363,7 +363,7 @@ Encoder_fragment(Encoder *self, PyObject *const *args, Py_ssize_t nargs)
     int is_clean = 1, done = 1, is_unseen;
 
     if (nargs > 2 || attributes == NULL || !PyDict_CheckExact(attributes) || self->keys == NULL
-        || !PyDict_CheckExact(self->keys) || self->passes == NULL) {
+        || !PyDict_CheckExact(self->keys) || self->passes == NULL || (notes != Py_None && !PyDict_CheckExact(notes))) {
         return slow(known.slow_fragment, (PyObject *)self, args, nargs);
     }
     keys = Py_NewRef(self->keys);
@@ -456,7 +456,7 @@ Encoder_fragment(Encoder *self, PyObject *const *args, Py_ssize_t nargs)
         for (Py_ssize_t i = 0; i < n_json; i++) {
             PyTuple_SET_ITEM(json_keys, i, Py_NewRef(json[i]));
         }
-        if (notes == Py_None || (PyDict_CheckExact(notes) && PyDict_GET_SIZE(notes) == 0)) {
+        if (notes == Py_None || PyDict_GET_SIZE(notes) == 0) {
             notes = known.no_notes;
         }
         fragment = new_fragment(data, json_keys, notes, is_clean);

@@ -238,6 +238,7 @@ def test_a_decorated_callable_returns_and_raises_what_it_did(where: Path, record
         assert len(spans(where)) == 1 + len(calls)
 
 
+@pytest.mark.filterwarnings("ignore:functools.partial will be a method descriptor:FutureWarning")
 def test_a_decorated_object_keeps_its_attributes_class_and_place_in_a_class(where: Path) -> None:
     adder = Adder(1)
     decorated = spanfold.traced(adder)

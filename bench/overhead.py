@@ -6,15 +6,20 @@ whole process until everything is flushed, both per span, in microseconds.
 
 Rows: the bare SDK (batch processor, an exporter that encodes to protobuf and
 discards), the SDK with the official OTLP JSON file exporter, spanfold with
-journal, hash chain, started events and redaction, and the same with documents
+journal, hash chain, started events and redaction, the same without the C core
+(in a process of its own, since a process has one core), and with documents
 folded while the program runs. Rounds of all rows are interleaved, medians are
 reported, ratios are to the bare SDK. One more row says what a decorated
 function costs where nothing is recorded.
 """
 
 import gc
+import json
+import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import timeit
@@ -29,6 +34,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 import spanfold
 from spanfold.instrument import state
+from spanfold.journal import IS_NATIVE
 
 PROMPT = "Review this change and say what could go wrong with it, in one line. " * 30
 ANSWER = "The second branch never runs, because the first one returns. " * 17
@@ -141,16 +147,30 @@ def _spanfold_round(folder: Path, n: int, *, documents: bool) -> Cost:
         state.connector = connector
 
 
+def _python_round(folder: Path, n: int) -> Cost:
+    """Return what it costs without the C core, once the caches are warm."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.overhead", str(folder), str(n)],
+        env={**os.environ, "SPANFOLD_NATIVE": "0"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return Cost(*json.loads(done.stdout))
+
+
 def measure(*, quick: bool = False) -> dict[str, Any]:
     """Return medians per row and their ratios to the bare SDK."""
     n, rounds = (300, 3) if quick else (700, 9)
-    rows: dict[str, list[Cost]] = {name: [] for name in ("sdk", "sdk_json_file", "spanfold", "spanfold_with_documents")}
+    names = ("sdk", "sdk_json_file", "spanfold", "spanfold_without_core", "spanfold_with_documents")
+    rows: dict[str, list[Cost]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch)
         for number in range(rounds + 1):
             costs = {
                 "sdk": _sdk_round(Discard(), n),
                 "spanfold": _spanfold_round(base / "journal", n, documents=False),
+                "spanfold_without_core": _python_round(base / "python", n),
                 "sdk_json_file": _sdk_round(FileSpanExporter(str(base / "spans.jsonl")), n),
                 "spanfold_with_documents": _spanfold_round(base / "documents", n, documents=True),
             }
@@ -163,6 +183,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
     return {
         "rounds": rounds,
         "spans_per_round": n * SPANS_PER_LOOP,
+        "core": "C" if IS_NATIVE else "Python",
         "rows": {
             name: {
                 "caller_us": cost.caller,
@@ -192,7 +213,7 @@ def _outside_us() -> float:
 def render(result: dict[str, Any]) -> str:
     """Return the table."""
     lines = [
-        f"overhead per span, CPU microseconds, medians of {result['rounds']} interleaved rounds of {result['spans_per_round']} spans",
+        f"overhead per span, CPU microseconds, medians of {result['rounds']} interleaved rounds of {result['spans_per_round']} spans, core: {result['core']}",
         f"{'':28}{'caller':>9}{'all':>9}{'caller/SDK':>12}{'all/SDK':>9}",
     ]
     for name, row in result["rows"].items():
@@ -201,3 +222,9 @@ def render(result: dict[str, Any]) -> str:
         )
     lines.append(f"a decorated function outside a run: {result['outside_a_run_us']:.2f} µs more than undecorated\n")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    for _warm in range(3):
+        cost = _spanfold_round(Path(sys.argv[1]) / str(_warm), int(sys.argv[2]), documents=False)
+    print(json.dumps(cost))

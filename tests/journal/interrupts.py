@@ -34,7 +34,10 @@ def interrupted(call: Callable[[], object], *places: int, action: Callable[[], N
         # What a finalizer raises ends there.
         if not frame.f_globals.get("__name__", "").startswith("spanfold.") or frame.f_code.co_name == "__del__":
             return None
-        frame.f_trace_opcodes = True
+        if not frame.f_trace_opcodes:
+            frame.f_trace_opcodes = True
+            if sys.version_info[:2] == (3, 12):  # which looks at that only when tracing is set
+                sys.settrace(trace)
         if event == "opcode":
             before, last[frame] = last.get(frame, ""), dis.opname[frame.f_code.co_code[frame.f_lasti]]
             if before.startswith(_LOOKS_BEHIND) and not _is_finalizing(frame):

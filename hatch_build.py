@@ -42,7 +42,7 @@ class CannotBuild(Exception):
 
     def __init__(self, reason: str, remedy: str, output: str = "") -> None:
         super().__init__(
-            f"spanfold is installed without its C core ({reason}): a recorded span takes about a third more time, "
+            f"spanfold is installed without its C core ({reason}): a recorded span takes about twice the time, "
             f"everything else is the same. To have it, {remedy}."
         )
         self.reason, self.output = reason, output

@@ -115,15 +115,17 @@ def test_python_alone_is_nothing_wrong_and_told_with_the_variable_that_chose_it(
 
 
 @pytest.mark.parametrize(
-    ("module", "told"), [(None, "was not built"), (b"not a module", "cannot be loaded here")], ids=["absent", "damaged"]
+    ("rooms", "told"),
+    [([], "was not built"), (["journal"], "was not built"), (["journal", "instrument"], "cannot be loaded here")],
+    ids=["absent", "half of it absent", "damaged"],
 )
 def test_a_core_that_is_not_there_or_cannot_be_loaded_is_told_as_that(
-    spanfold: Spanfold, tmp_path: Path, module: bytes | None, told: str
+    spanfold: Spanfold, tmp_path: Path, rooms: list[str], told: str
 ) -> None:
     package = tmp_path / "elsewhere" / "spanfold"
     shutil.copytree(ROOT / "src" / "spanfold", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    if module is not None:
-        (package / "journal" / f"_native{SUFFIX}").write_bytes(module)
+    for room in rooms:
+        (package / room / f"_native{SUFFIX}").write_bytes(b"not a module")
 
     answer = spanfold("doctor", "--json", PYTHONPATH=str(package.parent), SPANFOLD_NATIVE="1")
 

@@ -44,7 +44,7 @@ import sys
 from pathlib import Path
 
 import spanfold
-from spanfold.journal import IS_NATIVE
+from spanfold.instrument import IS_NATIVE
 
 assert IS_NATIVE is (sys.argv[1] == "C"), IS_NATIVE
 

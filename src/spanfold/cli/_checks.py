@@ -18,8 +18,7 @@ from spanfold.cli._text import count
 from spanfold.deliver import Destination, backlogs, destinations
 from spanfold.errors import SettingsError
 from spanfold.fold import ListedRun, list_runs
-from spanfold.instrument import version
-from spanfold.journal import IS_NATIVE
+from spanfold.instrument import IS_NATIVE, version
 from spanfold.settings import Settings, resolve
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -229,12 +228,12 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> str:
 def _core(environ: Mapping[str, str]) -> Core:
     if IS_NATIVE:
         return Core("C", "built when spanfold was installed")
-    slower = "a recorded span takes about a third more time than with the C core"
+    slower = "a recorded span takes about twice the time it takes with the C core"
     switch = environ.get("SPANFOLD_NATIVE", "").strip().lower()
     if switch in {"0", "false", "no", "off"}:
         return Core("Python", f"{slower}, which SPANFOLD_NATIVE={switch} leaves out")
     again = "install spanfold again where a C compiler and Python's headers are"
-    if importlib.util.find_spec("spanfold.journal._native") is None:
+    if any(importlib.util.find_spec(f"spanfold.{room}._native") is None for room in ("journal", "instrument")):
         return Core("Python", f"{slower}, which was not built; to have it, {again}")
     return Core("Python", f"{slower}, which was built but cannot be loaded here; {again}")
 

@@ -28,12 +28,13 @@ from spanfold.instrument._kinds import AgentSpan, ModelCallSpan, ToolSpan
 from spanfold.instrument._process import child_env, traced_executor
 from spanfold.instrument._provider import SpanfoldTracerProvider
 from spanfold.instrument._run import CONTROL, Run, RunPlace
-from spanfold.instrument._span import RecordedSpan
+from spanfold.instrument._span import IS_NATIVE, RecordedSpan
 from spanfold.instrument._state import Connector, RunHooks, state, version
 from spanfold.instrument._traced import traced
 
 __all__ = [
     "CONTROL",
+    "IS_NATIVE",
     "AgentSpan",
     "Connector",
     "FlushResult",

@@ -818,6 +818,8 @@ native: Final = load(
     slow_start=_start,
 )
 """The module of C, or None."""
+IS_NATIVE: Final = native is not None
+"""Whether spans live in C; the journal then does too."""
 
 if not TYPE_CHECKING and native is not None:
 

@@ -772,7 +772,11 @@ out:
     return result;
 }
 
-PyDoc_STRVAR(announce_doc, "announce($self, /)\n--\n\nJournal that this span was started, so that it is visible if it never ends (P2).");
+PyDoc_STRVAR(announce_doc,
+             "announce($self, /)\n--\n\n"
+             "Journal that this span was started, so that it is visible if it never ends (P2).\n\n"
+             "What is known now is encoded once, for this event and for the span's own\n"
+             "record; content waits for the record.");
 
 static PyObject *
 Span_announce(Span *self, PyObject *unused)

@@ -650,6 +650,7 @@ def files(run_dir: Path) -> list[list[dict[str, Any]]]:
     return sorted(found, key=json.dumps)
 
 
+@pytest.mark.slow
 def test_a_journal_through_full_disks_forks_and_lost_files_is_the_same_with_both_cores(tmp_path: Path) -> None:
     lives = 40
     with_c = python(LIFE, "C", str(tmp_path / "C"), str(lives)).splitlines()
@@ -780,11 +781,13 @@ def ways() -> dict[str, Callable[[], object]]:
 SHARED = [Fragment, JsonText, NO_NOTES, EMPTY, TRACE, SPAN, PARENT, *FRAME, Encoder, Tip, True, False, None, b""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ways() if IS_NATIVE else [])
 def test_a_call_of_the_encoder_leaves_no_object_and_no_reference_behind(way: str) -> None:
     assert_leaves_nothing(ways()[way])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"x" * 100, b"x" * 5_000, "no bytes"])
 def test_an_append_leaves_no_object_and_no_reference_behind(tmp_path: Path, body: Any) -> None:
     tip = Line(tmp_path / "file")
@@ -794,6 +797,7 @@ def test_an_append_leaves_no_object_and_no_reference_behind(tmp_path: Path, body
     os.close(tip.descriptor)
 
 
+@pytest.mark.slow
 def test_a_record_leaves_no_object_and_no_reference_behind(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     frame = journal.frame("span", scope_name="other")
@@ -822,6 +826,7 @@ def test_a_record_leaves_no_object_and_no_reference_behind(tmp_path: Path) -> No
     journal.close()
 
 
+@pytest.mark.slow
 def test_records_the_disk_refuses_leave_nothing_behind_once_it_takes_them(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     journal.event(started(1), True)

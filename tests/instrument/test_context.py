@@ -389,3 +389,41 @@ def test_work_that_waits_while_a_run_ends_is_done_and_not_recorded_in_it(where: 
 
     assert tree(where) == {"r": {}}
     assert set(lost()) == {"records made after the end of their run"}
+
+
+@pytest.mark.slow
+def test_a_finalizer_that_records_while_a_span_becomes_current_brings_no_interpreter_down(tmp_path: Path) -> None:
+    # Each time the collector runs one allocation later, until it has run in the middle of `ContextVar.set` too. What
+    # Python frees then is overwritten, so that going on with it does not pass unnoticed.
+    answer = program(
+        f"""
+import contextvars, gc
+others = [contextvars.ContextVar(str(n)) for n in range(200)]
+for other in others:
+    other.set(1)
+kept = []
+class Garbage:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        with spanfold.timed("from a finalizer"):
+            kept.append([{{}} for _ in range(5)])
+with spanfold.run("r", dir={str(tmp_path / "run")!r}):
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    for number in range(1500):
+        one = spanfold.timed("one")
+        gc.collect()
+        Garbage()
+        gc.set_threshold(1 + number % 150, 1_000, 1_000)
+        gc.enable()
+        with one:
+            kept.append([{{}} for _ in range(5)])
+        gc.disable()
+        gc.collect()
+""",
+        PYTHONMALLOC="debug",
+    )
+    assert answer.code == 0, answer.err
+    assert len(spans(tmp_path / "run")) == 3_001

@@ -94,6 +94,7 @@ steps: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(steps=steps, content=st.sampled_from(["all", "all", "local", "none"]), host=st.booleans())
 def test_a_program_has_the_same_records_losses_and_host_spans_with_both_cores(
     cores: tuple[Interpreter, Interpreter], steps: list[Any], content: str, host: bool
@@ -265,7 +266,6 @@ def test_a_key_that_compares_itself_may_end_the_span_that_is_told(where: Path) -
 
         def __eq__(self, other: object) -> bool:
             told.end()
-            gc.collect()
             return str.__eq__(self, other)
 
     with spanfold.run("r", dir=where):
@@ -289,7 +289,6 @@ def test_an_encoder_that_changes_what_it_is_asked_to_encode_brings_nothing_down(
                     for member in members:
                         if hasattr(victim, member):
                             delattr(victim, member)
-                    gc.collect()
                     return answer
 
                 return call
@@ -489,6 +488,7 @@ def test_a_method_in_c_reads_as_the_one_it_stands_for(name: str) -> None:
     assert name.startswith("__") or inspect.getdoc(c) == inspect.getdoc(python)
 
 
+@pytest.mark.slow
 def test_a_span_has_the_same_names_with_both_cores() -> None:
     here = {name for name in dir(spanfold.Span) if not name.startswith("_")}
     there = program("print(*dir(spanfold.Span))", SPANFOLD_NATIVE="0")
@@ -500,6 +500,7 @@ def test_a_span_has_the_same_names_with_both_cores() -> None:
 # -- where it cannot be used
 
 
+@pytest.mark.slow
 def test_a_core_of_another_version_is_left_alone() -> None:
     for wrong in ("setup = lambda **parts: {}['x'] if 0 else (_ for _ in ()).throw(TypeError)", "other = 1"):
         answer = program(
@@ -521,6 +522,7 @@ print(found.RecordedSpan.__mro__[1].__name__)
         assert answer.out == "PythonSpan\n", answer.err
 
 
+@pytest.mark.slow
 def test_nothing_is_made_before_the_module_was_told_what_belongs_to_python() -> None:
     answer = program(
         """

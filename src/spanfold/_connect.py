@@ -30,6 +30,8 @@ SHARE: Final = 0.1
 """Share of the time that may go into refreshing documents on the caller's thread; beyond that they wait for a tick."""
 LEAVE_S: Final = 5.0
 """Longest wait for the answer to a request that is on its way when the journal of its run moves."""
+ANSWER_S: Final = 1.0
+"""Longest wait at the end of a process for the answer to a request with records of earlier runs, beside that for its own."""
 BURST_S: Final = 0.2
 """Seconds of refreshing saved up while little happened: stages of an ordinary loop are always in their document."""
 
@@ -142,6 +144,8 @@ class _Delivery:
         """One for each destination that was ever wanted: what waits for an earlier one is not forgotten."""
         self._wanted: list[Any] = []
         self._announced: set[str] = set()
+        self._earlier: Any = None
+        """What sends the earlier runs that wait for the destinations wanted now; made with the first run."""
 
     @property
     def is_wanted(self) -> bool:
@@ -159,6 +163,7 @@ class _Delivery:
         Raises:
             SettingsError: One is required and cannot be used.
         """
+        self._stop_earlier()  # they are sent where the settings in force send
         is_off = settings.otlp is False and settings.langfuse is False
         is_required = settings.otlp is True or settings.langfuse is True
         if not is_required and (is_off or not _may_send(os.environ)):
@@ -192,7 +197,7 @@ class _Delivery:
 
     def open(self, run: Run) -> list[tuple[Any, Any]]:
         """Send the records of a run to every destination from now on."""
-        from spanfold.deliver import Shipper
+        from spanfold.deliver import EarlierRuns, Shipper
 
         pairs: list[tuple[Any, Any]] = []
         for destination in self._wanted:
@@ -202,11 +207,25 @@ class _Delivery:
                 shipper = Shipper(destination)
                 self._shippers.append(shipper)
             pairs.append((shipper, shipper.add(run.dir, run.journal.folder)))
+        settings = state.ready()
+        if settings.deliver_earlier:
+            self._earlier = self._earlier or EarlierRuns()
+            folders = {run.dir.parent, settings.run_dir or run.dir.parent}
+            self._earlier.look(folders, [shipper for shipper, _ in pairs])
         return pairs
+
+    def _stop_earlier(self) -> Any:
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None:
+            earlier.stop()
+        return earlier
 
     def finish(self, timeout_s: float, *, last: bool) -> Mapping[str, Any]:
         """Wait for the destinations, at most `timeout_s` seconds for all together."""
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
+        deadline = begun + timeout_s
+        # What earlier runs have left gets no more time, but for the answer that is on its way: without it they are sent twice.
+        earlier = self._stop_earlier() if last else None
         counts: dict[str, int] = {"sent": 0, "refused": 0, "waiting": 0}
         reasons: dict[str, int] = {}
         shippers = tuple(self._shippers)
@@ -231,11 +250,14 @@ class _Delivery:
                 )
         if last:
             self._shippers = [shipper for shipper in self._shippers if shipper.is_needed]
+        if earlier is not None:
+            earlier.wait(min(deadline, begun + ANSWER_S))
         return {**counts, "reasons": reasons}
 
     def forked(self) -> None:
         """In a forked child: threads and connections are the parent's, and it sends our journal files too."""
         self._shippers = []
+        self._earlier = None
 
 
 def _may_send(environ: Mapping[str, str]) -> bool:

@@ -44,6 +44,8 @@ class Settings:
     provider: Any = "auto"
     """`auto` joins the host's OpenTelemetry provider, `own` ignores it, `global` installs ours for other instrumentors
     when the host has none, or a provider object to join. `SPANFOLD_PROVIDER`."""
+    deliver_earlier: bool = True
+    """Whether what waits of earlier runs beside a new one is sent too. `SPANFOLD_DELIVER_EARLIER`."""
     enabled: bool = True
     """False records nothing. `SPANFOLD_DISABLED=true`, and `OTEL_SDK_DISABLED=true` as elsewhere."""
 
@@ -91,6 +93,7 @@ def resolve(
         durability=pick("durability", "SPANFOLD_DURABILITY", _one_of(Durability), "process", "process"),
         content=pick("content", "SPANFOLD_CONTENT", _one_of(Content), "all", "none"),
         provider=pick("provider", "SPANFOLD_PROVIDER", _provider, "auto", "own"),
+        deliver_earlier=pick("deliver_earlier", "SPANFOLD_DELIVER_EARLIER", _boolean, True, False),
         enabled=not disabled,
     )
 

@@ -44,6 +44,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "durability": "SPANFOLD_DURABILITY",
     "content": "SPANFOLD_CONTENT",
     "provider": "SPANFOLD_PROVIDER",
+    "deliver_earlier": "SPANFOLD_DELIVER_EARLIER",
     "enabled": "SPANFOLD_DISABLED",
 }
 """Field of `Settings` -> its environment variable."""

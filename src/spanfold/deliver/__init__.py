@@ -1,12 +1,13 @@
 """Delivery: what the journal holds, to an OTLP collector and to Langfuse, with the truth about what arrived.
 
 The journal is the outbox. A destination holds what it acknowledged; the rest
-waits, is sent again after a restart by `deliver_run`, and is never resent once
-acknowledged (docs/delivery.md).
+waits, is sent again after a restart by `deliver_run` or by the next process
+(`EarlierRuns`), and is never resent once acknowledged (docs/delivery.md).
 """
 
 from spanfold.deliver._acks import Backlog, backlogs, refusals
 from spanfold.deliver._destination import Destination, destinations
+from spanfold.deliver._earlier import EarlierRuns
 from spanfold.deliver._encode import otlp_json
 from spanfold.deliver._past import Delivery, deliver_run
 from spanfold.deliver._preview import Waiting, waiting_records
@@ -16,6 +17,7 @@ __all__ = [
     "Backlog",
     "Delivery",
     "Destination",
+    "EarlierRuns",
     "Shipper",
     "Waiting",
     "backlogs",

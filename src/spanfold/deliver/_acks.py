@@ -220,15 +220,30 @@ def _backlog(journal_dir: Path, key: str) -> Backlog:
 
 
 def _waiting(journal_dir: Path, key: str) -> int:
-    acked, is_wanted = acked_offsets(journal_dir, key), wanted(key.rpartition("-")[0])
     try:
-        return sum(
-            is_wanted(line.data)
-            for path in journal_files(journal_dir)
-            for line in Tail(path, acked.get(path.name, 0)).lines()
-        )
+        return sum(_unsettled(journal_dir, key))
     except (OSError, SpanfoldError):
         return 0  # `run verify` says what is wrong with the journal
+
+
+def anything_waits(journal_dir: Path, key: str, deadline: float) -> bool:
+    """Whether a destination has neither acknowledged nor refused some record of a journal; false when the time is over.
+
+    Raises:
+        OSError, SpanfoldError: The journal cannot be read.
+    """
+    for waits in _unsettled(journal_dir, key):
+        if waits or time.monotonic() > deadline:
+            return waits
+    return False
+
+
+def _unsettled(journal_dir: Path, key: str) -> Iterator[bool]:
+    """Yield of each journal line behind what is acknowledged whether the destination wants it."""
+    acked, is_wanted = acked_offsets(journal_dir, key), wanted(key.rpartition("-")[0])
+    for path in journal_files(journal_dir):
+        for line in Tail(path, acked.get(path.name, 0)).lines():
+            yield is_wanted(line.data)
 
 
 def wanted(name: str) -> Callable[[bytes], bool]:

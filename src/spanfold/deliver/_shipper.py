@@ -50,6 +50,7 @@ class Shipper:
         self._not_before = 0.0
         self._pause_s = FIRST_PAUSE_S
         self._idle = True
+        self._is_caught_up = False
         self._generation = 0
         self._failed = -1
         self.reason = ""
@@ -58,6 +59,11 @@ class Shipper:
     def is_needed(self) -> bool:
         """Whether there is a run that is open, or has records that wait."""
         return bool(self._outboxes)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the last look at all runs found nothing that waits, and the destination takes what it is sent."""
+        return self._is_caught_up
 
     def add(self, run_dir: Path, journal_dir: Path | None = None) -> Outbox:
         """Send the records of this run too, from now on.
@@ -69,6 +75,7 @@ class Shipper:
         outbox = outbox_of(run_dir, self.destination, journal_dir)
         with self._wake:
             self._outboxes.append(outbox)
+            self._is_caught_up = False
             self._work()
         return outbox
 
@@ -124,7 +131,7 @@ class Shipper:
         """Have everything recorded so far sent at once; returns without waiting."""
         with self._wake:
             if self._outboxes:
-                self._idle = False
+                self._idle = self._is_caught_up = False
                 self._generation += 1
                 self._urgent_until = deadline
                 self._not_before = 0.0
@@ -188,11 +195,12 @@ class Shipper:
                 generation = self._generation
                 outboxes = list(self._outboxes)
                 held_back = time.monotonic() < self._not_before
+                self._is_caught_up = False
             drained = held_back or self._drain_all(outboxes)
             with self._wake:
                 self._forget([outbox for outbox in self._outboxes if outbox.is_finished])
                 if drained and not held_back and generation == self._generation:
-                    self._idle = True
+                    self._idle = self._is_caught_up = True
                     self._wake.notify_all()
                 if not self._outboxes:
                     self._release_left()

@@ -1,0 +1,140 @@
+"""Find the runs beside a new one that a destination was meant to get and has not got whole.
+
+A run is meant for a destination when the process that recorded it began to send
+it there: it has an acknowledgement file of that destination then (`_acks`).
+Runs of others, runs that a living process records, and runs that another
+machine records, as far as can be seen from here, are left alone. Nothing is
+changed, no link is followed, and a folder of any size takes bounded time and
+memory.
+"""
+
+import heapq
+import os
+import stat
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from spanfold.deliver._acks import ACKED, FOLDER, anything_waits
+from spanfold.errors import SpanfoldError
+from spanfold.fs import SafeRoot
+from spanfold.journal import SUFFIX, OpenJournal, documented_run, host_name, live_writer, open_journals
+
+MAX_RUNS: Final = 1000
+"""Runs of one folder that are looked at, the newest ones."""
+LOOK_S: Final = 5.0
+"""Seconds that one look may take; the newest runs are looked at first."""
+_JOURNAL: Final = "journal"
+
+
+@dataclass(slots=True)
+class Found:
+    """What a look at a folder has found."""
+
+    waiting: list[tuple[Path, list[str]]] = field(default_factory=list[tuple[Path, list[str]]])
+    """Run directories with the keys of the destinations they wait for, newest first."""
+    left: Counter[str] = field(default_factory=Counter[str])
+    """Why other runs are left alone -> how many; those for which nothing waits are not counted."""
+
+
+def look_beside(folder: Path, keys: Collection[str], deadline: float) -> Found:
+    """Look for runs in a folder that wait for destinations.
+
+    Args:
+        folder: Holds run directories; those in folders of it are not looked for.
+        keys: Of the destinations.
+        deadline: Monotonic seconds after which no further run is looked at.
+    """
+    found = Found()
+    folder = Path(os.path.realpath(folder))  # it was chosen by the user, who may reach it through a link
+    try:
+        newest = _newest(folder, deadline, found.left)
+        root = SafeRoot(folder)
+    except (OSError, SpanfoldError):
+        return found
+    # Listed once: of a diagnose loop that was killed the journal stands outside of its run directory.
+    elsewhere = {place.run_dir: place for place in open_journals() if place.run_dir.parent == folder} if newest else {}
+    for number, name in enumerate(newest):
+        if time.monotonic() > deadline:
+            found.left["no time left to look at them"] += len(newest) - number
+            break
+        try:
+            waiting, why = _look_at(root, name, elsewhere, keys, deadline)
+        except FileNotFoundError:
+            continue  # no run, or one that was never sent anywhere
+        except (OSError, SpanfoldError) as error:
+            waiting, why = [], f"cannot be read ({type(error).__name__})"
+        if why:
+            found.left[why] += 1
+        elif waiting:
+            found.waiting.append((folder / name, waiting))
+    return found
+
+
+def _newest(folder: Path, deadline: float, left: Counter[str]) -> list[str]:
+    """Return the names of the folders in a folder that were changed last, the newest first."""
+
+    def entries() -> Iterator[tuple[int, str]]:
+        with os.scandir(folder) as found:
+            for entry in found:
+                if time.monotonic() > deadline:
+                    left["no time left to list them"] += 1
+                    return
+                if entry.name.startswith("."):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # gone meanwhile
+                if stat.S_ISDIR(status.st_mode) and _is_yours(status):
+                    yield status.st_mtime_ns, entry.name
+
+    return [name for _, name in heapq.nlargest(MAX_RUNS, entries())]
+
+
+def _look_at(
+    root: SafeRoot, name: str, elsewhere: Mapping[Path, OpenJournal], keys: Collection[str], deadline: float
+) -> tuple[list[str], str]:
+    """Return the destinations that a run waits for, or why it is left alone."""
+    place = elsewhere.get(root.path / name)
+    journal = SafeRoot(place.journal) if place is not None else root.subroot(f"{name}/{_JOURNAL}")
+    meant = [key for key in keys if _has_file(journal, f"{FOLDER}/{key}{ACKED}")]
+    if not meant:
+        return [], ""
+    if is_recorded(journal.path):
+        return [], "recorded by a process that lives"
+    waiting = [key for key in meant if anything_waits(journal.path, key, deadline)]
+    if waiting and _may_be_recorded_elsewhere(root.path / name, place):
+        return [], "recorded on another machine and not ended"
+    return waiting, ""
+
+
+def _has_file(journal: SafeRoot, name: str) -> bool:
+    try:
+        status = journal.stat(name)
+    except FileNotFoundError:
+        return False
+    # What somebody else has put here says nothing of what was meant to be sent.
+    return stat.S_ISREG(status.st_mode) and _is_yours(status)
+
+
+def _is_yours(status: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+
+
+def is_recorded(journal_dir: Path) -> bool:
+    """Whether a process of this machine that has written to a journal still lives."""
+    with os.scandir(journal_dir) as entries:
+        names = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
+    return any(live_writer(name.removesuffix(SUFFIX)) is not None for name in names)
+
+
+def _may_be_recorded_elsewhere(run_dir: Path, place: OpenJournal | None) -> bool:
+    """Whether a run may still be recorded by a process that cannot be seen from here."""
+    if place is not None:
+        return place.is_elsewhere
+    run = documented_run(run_dir)
+    return run.get("status") == "running" and run.get("host") not in (None, host_name())

@@ -8,6 +8,7 @@ changed, no link is followed, and a folder of any size takes bounded time and
 memory.
 """
 
+import contextlib
 import heapq
 import os
 import stat
@@ -18,15 +19,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from spanfold.deliver._acks import ACKED, FOLDER, anything_waits
+from spanfold import names
+from spanfold.deliver._acks import ACKED, FOLDER, anything_waits, is_event
 from spanfold.errors import SpanfoldError
 from spanfold.fs import SafeRoot
-from spanfold.journal import SUFFIX, OpenJournal, documented_run, host_name, live_writer, open_journals
+from spanfold.journal import (
+    SUFFIX,
+    NotOtlp,
+    OpenJournal,
+    Tail,
+    decode_line,
+    documented_run,
+    host_name,
+    journal_files,
+    live_writer,
+    open_journals,
+)
 
 MAX_RUNS: Final = 1000
 """Runs of one folder that are looked at, the newest ones."""
 LOOK_S: Final = 5.0
 """Seconds that one look may take; the newest runs are looked at first."""
+MAX_FIRST_LINES: Final = 100
+"""Journal files of a run in which its beginning is looked for."""
 _JOURNAL: Final = "journal"
 
 
@@ -107,7 +122,7 @@ def _look_at(
     if is_recorded(journal.path):
         return [], "recorded by a process that lives"
     waiting = [key for key in meant if anything_waits(journal.path, key, deadline)]
-    if waiting and _may_be_recorded_elsewhere(root.path / name, place):
+    if waiting and _may_be_recorded_elsewhere(root.path / name, journal.path, place):
         return [], "recorded on another machine and not ended"
     return waiting, ""
 
@@ -132,9 +147,22 @@ def is_recorded(journal_dir: Path) -> bool:
     return any(live_writer(name.removesuffix(SUFFIX)) is not None for name in names)
 
 
-def _may_be_recorded_elsewhere(run_dir: Path, place: OpenJournal | None) -> bool:
+def _may_be_recorded_elsewhere(run_dir: Path, journal_dir: Path, place: OpenJournal | None) -> bool:
     """Whether a run may still be recorded by a process that cannot be seen from here."""
     if place is not None:
         return place.is_elsewhere
-    run = documented_run(run_dir)
-    return run.get("status") == "running" and run.get("host") not in (None, host_name())
+    return documented_run(run_dir).get("status") in (None, "running") and _recorded_host(journal_dir) != host_name()
+
+
+def _recorded_host(journal_dir: Path) -> str:
+    """Return the machine that a run says it was recorded on; this one if it says nothing."""
+    for path in journal_files(journal_dir)[:MAX_FIRST_LINES]:
+        first = next(Tail(path).lines(), None)
+        if first is None or not is_event(names.EVENT_STARTED, first.data):
+            continue
+        with contextlib.suppress(NotOtlp):
+            for record in decode_line(first.data, path):
+                host = record.attributes.get(f"{names.PREFIX}host")
+                if isinstance(host, str):
+                    return host
+    return host_name()

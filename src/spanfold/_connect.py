@@ -243,10 +243,13 @@ class _Delivery:
             reasons[f"{label}: waiting, {result.reason or 'no answer in time'}"] = result.waiting
             if last:
                 log.warning(
-                    "%d records have not arrived at %s (%s); they are in the journal, `spanfold run deliver` sends them.",
+                    "%d records have not arrived at %s (%s); they are in the journal, %s sends them.",
                     result.waiting,
                     label,
                     result.reason or "no answer in time",
+                    "the next run beside it or `spanfold run deliver`"
+                    if state.ready().deliver_earlier
+                    else "`spanfold run deliver`",
                 )
         if last:
             self._shippers = [shipper for shipper in self._shippers if shipper.is_needed]

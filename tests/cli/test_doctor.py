@@ -307,6 +307,12 @@ def test_doctor_says_what_to_do_with_records_that_wait_for_a_destination_that_is
     assert "Set OTEL_EXPORTER_OTLP_TRACES_ENDPOINT to that address again, and `spanfold run deliver runs/ok`" in advice
     assert f"otlp at {down}/v1/traces: " in advice
     assert any("waits" in told and "not configured" not in told for told in named.document["problems"])
+    by_itself = "and so does the next run beside it"
+    alone = spanfold(
+        "doctor", "--json", OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{down}/v1/traces", SPANFOLD_DELIVER_EARLIER="no"
+    )
+    assert by_itself not in advice
+    assert [any(by_itself in told for told in one.document["problems"]) for one in (named, alone)] == [True, False]
     # Either way that it tells of works.
     (pattern,) = re.findall(r"or remove (\S+) to give up", advice)
     acked = list(runs.parent.glob(pattern))

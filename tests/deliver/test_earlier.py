@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -330,6 +331,17 @@ def test_of_the_runs_of_another_machine_only_those_that_have_ended_are_sent(rece
     time.sleep(0.5)
     later.end()
     assert arrived(receiver) == once(named("ended", 3), named("later", 3))
+
+
+def test_a_run_and_its_copy_are_not_both_sent(receiver, folder):
+    first = unsent(receiver, folder, "first")
+    shutil.copytree(first, folder / "backup")
+
+    later = Program(folder, "later").recorded()
+    time.sleep(1)
+    later.end()
+    assert arrived(receiver) == once(named("later", 3))
+    assert (waiting(first), waiting(folder / "backup")) == (4, 4)  # so that doctor tells of them
 
 
 # -- what is odd

@@ -168,7 +168,7 @@ def examine(environ: Mapping[str, str], folder: Path, *, timeout_s: float) -> Ex
     problems += [f"{reach.label}: {reach.told}" for reach in reached if reach.state in ("unreachable", "unusable")]
     runs = list_runs(folder) if folder.is_dir() else []
     place = _folder(folder, runs, _configured(resolved, environ))
-    notes, more = _judge_folder(place, runs)
+    notes, more = _judge_folder(place, runs, next_sends=resolved.deliver_earlier)
     if not resolved.enabled:
         notes.insert(0, "Recording is switched off (SPANFOLD_DISABLED or OTEL_SDK_DISABLED).")
     return Examination(
@@ -374,7 +374,7 @@ def _left_over(runs: list[ListedRun]) -> list[ListedRun]:
     return [run for run in runs if run.status == "interrupted" and not run.is_sealed]
 
 
-def _judge_folder(folder: Folder, runs: list[ListedRun]) -> tuple[list[str], list[str]]:
+def _judge_folder(folder: Folder, runs: list[ListedRun], *, next_sends: bool) -> tuple[list[str], list[str]]:
     """Return what is worth knowing about the runs, and what is wrong."""
     notes: list[str] = []
     problems: list[str] = []
@@ -394,7 +394,7 @@ def _judge_folder(folder: Folder, runs: list[ListedRun]) -> tuple[list[str], lis
         for run in runs
         for what, n in run.losses.items()
     ]
-    problems += [_told(found) for found in folder.undelivered]
+    problems += [_told(found, next_sends=next_sends) for found in folder.undelivered]
     problems += [run.problem for run in runs if run.problem]
     notes += [
         f"{run.run_dir} was interrupted; `spanfold run recover {run.run_dir}` finishes it." for run in _left_over(runs)
@@ -402,7 +402,7 @@ def _judge_folder(folder: Folder, runs: list[ListedRun]) -> tuple[list[str], lis
     return notes, problems
 
 
-def _told(found: Undelivered) -> str:
+def _told(found: Undelivered, *, next_sends: bool) -> str:
     where = f"{found.run_dir}: {found.label}"
     parts = (
         [f"{where} has refused {count(found.refused, 'record')} for good ({found.reason})."] if found.refused else []
@@ -411,7 +411,8 @@ def _told(found: Undelivered) -> str:
         waits = f"{'' if parts else f'{where}: '}{count(found.waiting, 'record')} {'waits' if found.waiting == 1 else 'wait'}"
         deliver = f"`spanfold run deliver {found.run_dir}` sends what waits"
         if found.is_configured:
-            parts.append(f"{waits}; {deliver}.")
+            by_itself = ", and so does the next run beside it" if next_sends else ""
+            parts.append(f"{waits}; {deliver}{by_itself}.")
         else:
             parts.append(
                 f"{waits}, and it is not configured now. {_name_again(found.destination)}, and {deliver}; or remove "

@@ -14,10 +14,10 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from spanfold import names
 from spanfold.deliver._acks import ACKED, FOLDER, anything_waits, is_event
@@ -72,21 +72,37 @@ def look_beside(folder: Path, keys: Collection[str], deadline: float) -> Found:
         return found
     # Listed once: of a diagnose loop that was killed the journal stands outside of its run directory.
     elsewhere = {place.run_dir: place for place in open_journals() if place.run_dir.parent == folder} if newest else {}
+    seen: dict[str, _Seen] = {}
     for number, name in enumerate(newest):
         if time.monotonic() > deadline:
             found.left["no time left to look at them"] += len(newest) - number
             break
         try:
-            waiting, why = _look_at(root, name, elsewhere, keys, deadline)
+            seen[name] = _look_at(root, name, elsewhere, keys, deadline)
         except FileNotFoundError:
             continue  # no run, or one that was never sent anywhere
         except (OSError, SpanfoldError) as error:
-            waiting, why = [], f"cannot be read ({type(error).__name__})"
+            found.left[f"cannot be read ({type(error).__name__})"] += 1
+    # Whether a copy waits its acknowledgements do not tell: they may be older than those of the original, or the other way round.
+    alike = Counter(run.file for run in seen.values())
+    for name, run in seen.items():
+        why = "shares its journal with another run, as a copy does" if run.waiting and alike[run.file] > 1 else run.why
         if why:
             found.left[why] += 1
-        elif waiting:
-            found.waiting.append((folder / name, waiting))
+        elif run.waiting:
+            found.waiting.append((folder / name, run.waiting))
     return found
+
+
+class _Seen(NamedTuple):
+    """A run that was meant to be sent somewhere."""
+
+    file: str
+    """First file of its journal: no two runs have the same."""
+    waiting: list[str]
+    """Keys of the destinations that it waits for."""
+    why: str
+    """Why it is left alone; empty when it is not."""
 
 
 def _newest(folder: Path, deadline: float, left: Counter[str]) -> list[str]:
@@ -112,19 +128,25 @@ def _newest(folder: Path, deadline: float, left: Counter[str]) -> list[str]:
 
 def _look_at(
     root: SafeRoot, name: str, elsewhere: Mapping[Path, OpenJournal], keys: Collection[str], deadline: float
-) -> tuple[list[str], str]:
-    """Return the destinations that a run waits for, or why it is left alone."""
+) -> _Seen:
+    """Look at one run.
+
+    Raises:
+        FileNotFoundError: It is none, or was never meant to be sent to any of these destinations.
+        OSError, SpanfoldError: It cannot be looked at.
+    """
     place = elsewhere.get(root.path / name)
     journal = SafeRoot(place.journal) if place is not None else root.subroot(f"{name}/{_JOURNAL}")
     meant = [key for key in keys if _has_file(journal, f"{FOLDER}/{key}{ACKED}")]
     if not meant:
-        return [], ""
-    if is_recorded(journal.path):
-        return [], "recorded by a process that lives"
+        raise FileNotFoundError
+    files = _files(journal.path)
+    if _is_any_alive(files):
+        return _Seen(min(files), [], "recorded by a process that lives")
     waiting = [key for key in meant if anything_waits(journal.path, key, deadline)]
     if waiting and _may_be_recorded_elsewhere(root.path / name, journal.path, place):
-        return [], "recorded on another machine and not ended"
-    return waiting, ""
+        return _Seen(min(files), [], "recorded on another machine and not ended")
+    return _Seen(min(files, default=""), waiting, "")
 
 
 def _has_file(journal: SafeRoot, name: str) -> bool:
@@ -142,9 +164,16 @@ def _is_yours(status: os.stat_result) -> bool:
 
 def is_recorded(journal_dir: Path) -> bool:
     """Whether a process of this machine that has written to a journal still lives."""
+    return _is_any_alive(_files(journal_dir))
+
+
+def _files(journal_dir: Path) -> list[str]:
     with os.scandir(journal_dir) as entries:
-        names = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
-    return any(live_writer(name.removesuffix(SUFFIX)) is not None for name in names)
+        return [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
+
+
+def _is_any_alive(files: Iterable[str]) -> bool:
+    return any(live_writer(name.removesuffix(SUFFIX)) is not None for name in files)
 
 
 def _may_be_recorded_elsewhere(run_dir: Path, journal_dir: Path, place: OpenJournal | None) -> bool:

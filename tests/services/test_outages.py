@@ -1,6 +1,7 @@
 """What becomes of spans when the collector, Jaeger behind it, or the disk of its queue fails for a while."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -126,6 +127,42 @@ def test_spans_of_a_run_that_found_no_collector_arrive_once_when_there_is_one(tm
     assert done.returncode == 0, done.stderr
     assert {s["id"]: s for s in exported(tmp_path / "sink" / "spans.jsonl")} == journaled(run.dir)
     assert len(exported(tmp_path / "sink" / "spans.jsonl")) == 41
+
+
+NEXT = """
+import os, signal, sys, time, spanfold
+run_dir, earlier = sys.argv[1:]
+with spanfold.run("sent", dir=run_dir):
+    for cycle in range(1000):
+        with spanfold.stage("M1", cycle=cycle):
+            spanfold.score("accuracy", cycle)
+    if not earlier:
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    from pathlib import Path
+    from spanfold.deliver import backlogs
+    while any(backlog.waiting for backlog in backlogs(Path(earlier))):
+        time.sleep(0.1)
+"""
+
+
+def test_a_program_that_was_killed_without_a_collector_has_its_spans_sent_once_by_the_next_one(tmp_path):
+    collector = sink(tmp_path / "sink")
+
+    def run(name: str, earlier: str) -> int:
+        arguments = [sys.executable, "-c", NEXT, str(tmp_path / "runs" / name), earlier]
+        env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
+        return subprocess.run(arguments, env=env, timeout=60).returncode
+
+    assert run("killed", "") == -signal.SIGKILL
+    with collector:
+        assert run("next", str(tmp_path / "runs" / "killed")) == 0
+        collector.stop()
+
+    arrived = exported(tmp_path / "sink" / "spans.jsonl")
+    expected = journaled(tmp_path / "runs" / "killed") | journaled(tmp_path / "runs" / "next")
+    assert {s["id"]: s for s in arrived} == expected
+    assert len(arrived) == len(expected) == 2001
 
 
 def test_sent_means_that_jaeger_has_it_also_when_the_collector_is_up_and_jaeger_is_not(tmp_path):

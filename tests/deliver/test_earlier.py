@@ -453,6 +453,21 @@ def tried(run_dir: Path, there: Destination) -> bool:
         return False
 
 
+def test_who_is_asked_to_send_a_run_is_not_refused_because_it_is_being_picked_up(receiver, folder):
+    count = 6000
+    first = unsent(receiver, folder, "first", count)
+    there = Destination(name="otlp", protocol="http/protobuf", url=f"{receiver.endpoint}/v1/traces")
+
+    spanfold.configure(otlp=True)
+    with spanfold.run("later", dir=folder / "later"):
+        assert wait_until(lambda: receiver.spans, 30)  # it is being picked up by this process
+        result = deliver_run(first, there)
+        assert (result.waiting, result.refused) == (0, 0)
+        assert 0 < result.sent < count
+    spanfold.shutdown(5)
+    assert arrived(receiver) == once(named("first", count), {"later"})
+
+
 # -- the guest
 
 

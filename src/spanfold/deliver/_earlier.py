@@ -13,6 +13,7 @@ none of it.
 
 import logging
 import math
+import os
 import random
 import threading
 import time
@@ -24,7 +25,7 @@ from typing import Final
 from spanfold.deliver._answer import Answer
 from spanfold.deliver._beside import LOOK_S, is_recorded, look_beside
 from spanfold.deliver._outbox import Item, Outbox
-from spanfold.deliver._past import FIRST_PAUSE_S, MAX_PAUSE_S, outbox_of, sender_of
+from spanfold.deliver._past import FIRST_PAUSE_S, MAX_PAUSE_S, outbox_of, sender_of, unasked
 from spanfold.deliver._send import BROKEN_PAUSE_S, Sender, deliver_batch
 from spanfold.deliver._shipper import Shipper
 from spanfold.errors import LockedError
@@ -52,6 +53,7 @@ class EarlierRuns:
         self._folders: deque[Path] = deque()
         self._looked: dict[Path, float] = {}
         self._settled: set[tuple[str, Path]] = set()
+        unasked.add(self)
 
     def look(self, folders: Iterable[Path], shippers: Iterable[Shipper]) -> None:
         """Look for earlier runs in these folders, and send what waits; returns at once.
@@ -63,7 +65,7 @@ class EarlierRuns:
         with self._wake:
             for shipper in shippers:
                 if shipper.destination.key not in self._lanes:
-                    self._lanes[shipper.destination.key] = _Lane(shipper, self._stopping)
+                    self._lanes[shipper.destination.key] = _Lane(shipper, self._stopping, self._settled)
             now = time.monotonic()
             for folder in folders:
                 if now - self._looked.get(folder, -math.inf) >= AGAIN_S and len(self._folders) < MAX_FOLDERS:
@@ -92,6 +94,15 @@ class EarlierRuns:
             while any(lane.is_asking for lane in self._lanes.values()) and (left := deadline - time.monotonic()) > 0:
                 self._wake.wait(left)
 
+    def give_way(self, run_dir: Path, key: str, deadline: float) -> None:
+        """Leave a run to somebody of this process who was asked to send it; waits until it is left."""
+        run_dir = Path(os.path.realpath(run_dir))
+        with self._wake:
+            self._settled.add((key, run_dir))
+            lane = self._lanes.get(key)
+            while lane is not None and lane.holds(run_dir) and (left := deadline - time.monotonic()) > 0:
+                self._wake.wait(left)
+
     # -- the thread
 
     def _run(self) -> None:
@@ -116,9 +127,9 @@ class EarlierRuns:
             begun = time.thread_time()
             is_busy = self._look_at_next(lanes)
             for lane in lanes:
-                is_busy |= lane.step(self._settled)
+                is_busy |= lane.step()
                 with self._wake:
-                    self._wake.notify_all()  # of the answer that `wait` waits for
+                    self._wake.notify_all()  # of what `wait` and `give_way` wait for
             self._stopping.wait(min(1.0, time.thread_time() - begun) if is_busy else POLL_S)
 
     def _look_at_next(self, lanes: "Sequence[_Lane]") -> bool:
@@ -141,11 +152,14 @@ class EarlierRuns:
 class _Lane:
     """The earlier runs that wait for one destination, one after the other."""
 
-    def __init__(self, shipper: Shipper, stopping: threading.Event) -> None:
+    def __init__(self, shipper: Shipper, stopping: threading.Event, settled: set[tuple[str, Path]]) -> None:
         self._shipper = shipper
         self.is_asking = False
         """Whether a request is on its way, or its answer is being noted."""
         self._stopping = stopping
+        self._key = shipper.destination.key
+        self._settled = settled
+        """Key of a destination and run: what is not to be looked at again."""
         self._runs: deque[Path] = deque()
         self._outbox: Outbox | None = None
         """Of the first of them; kept over a pause, with what was read of it, but not its lock."""
@@ -164,6 +178,10 @@ class _Lane:
         """Whether there is a run that waits."""
         return bool(self._runs)
 
+    def holds(self, run_dir: Path) -> bool:
+        """Whether nobody else can send this run now."""
+        return self._outbox is not None and self._outbox.run_dir == run_dir
+
     def add(self, run_dir: Path) -> None:
         """Send what waits of this run too."""
         if run_dir not in self._runs:
@@ -173,28 +191,27 @@ class _Lane:
         """Whether nothing of this process waits, and nobody wants this to end."""
         return self._shipper.is_caught_up and time.monotonic() >= self._not_before and not self._stopping.is_set()
 
-    def step(self, settled: set[tuple[str, Path]]) -> bool:
-        """Send one request, or find that there is none; whether anything was done.
-
-        Args:
-            settled: Gets what is not to be looked at again: the key of the destination, and the run.
-        """
+    def step(self) -> bool:
+        """Send one request, or find that there is none; whether anything was done."""
         if not self._runs:
             return False
+        run_dir = self._runs[0]
+        if (self._key, run_dir) in self._settled:
+            self._leave("")
+            return True
         if not self.may_send():
             self._let_go()
             return False
-        run_dir = self._runs[0]
         try:
             is_done = self._send_some(run_dir)
         except LockedError:
             self._leave("another process sends them")
         except Exception as error:  # the run's fault and not the destination's: others go on
-            settled.add((self._shipper.destination.key, run_dir))
+            self._settled.add((self._key, run_dir))
             self._leave(f"cannot be read ({type(error).__name__})")
         else:
             if is_done:
-                settled.add((self._shipper.destination.key, run_dir))
+                self._settled.add((self._key, run_dir))
         finally:
             self.is_asking = False
         return True
@@ -249,7 +266,7 @@ class _Lane:
     def _ask(self) -> bool:
         """Whether a request may be sent now; asked before each."""
         self.is_asking = True
-        return self.may_send()
+        return self.may_send() and (self._key, self._runs[0]) not in self._settled
 
     def _let_go(self) -> None:
         """Let others send the run while this pauses."""

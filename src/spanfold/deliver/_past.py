@@ -1,10 +1,11 @@
 """Deliver a run of the past, and what both that and a shipper need: the outbox and the sender of a destination."""
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from spanfold.deliver._destination import Destination
 from spanfold.deliver._extras import MediaOutbox, ScoreOutbox
@@ -48,6 +49,18 @@ def sender_of(destination: Destination) -> Sender:
     return _SENDERS.get(destination.name, OtlpSender)(destination)
 
 
+class GivesWay(Protocol):
+    """Sends runs of the past without having been asked to."""
+
+    def give_way(self, run_dir: Path, key: str, deadline: float) -> None:
+        """Leave a run to somebody of this process who was asked to send it; waits until it is left."""
+        ...
+
+
+unasked: "Final[weakref.WeakSet[GivesWay]]" = weakref.WeakSet()
+"""Who sends runs of the past in this process by itself."""
+
+
 def deliver_run(
     run_dir: Path,
     destination: Destination,
@@ -73,6 +86,8 @@ def deliver_run(
     deadline, pause, reason = time.monotonic() + timeout_s, FIRST_PAUSE_S, ""
     outbox, sender = outbox_of(run_dir, destination), sender_of(destination)
     try:
+        for other in tuple(unasked):
+            other.give_way(run_dir, destination.key, deadline)
         outbox.claim()
         while time.monotonic() < deadline and outbox.fill():
             before = outbox.sent + outbox.refused

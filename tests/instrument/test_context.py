@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import context, trace
 
 import spanfold
 from tests.instrument.reading import Lost, events, program, span, spans, tree
@@ -427,3 +427,23 @@ with spanfold.run("r", dir={str(tmp_path / "run")!r}):
     )
     assert answer.code == 0, answer.err
     assert len(spans(tmp_path / "run")) == 3_001
+
+
+@pytest.mark.parametrize("are_ended", [False, True])
+def test_spans_that_were_entered_again_inside_of_each_other_do_not_make_another_search_for_ever(
+    where: Path, are_ended: bool
+) -> None:
+    with spanfold.run("r", dir=where):
+        elsewhere = spanfold.timed("elsewhere")
+        contextvars.copy_context().run(elsewhere.__enter__)
+        a, b = spanfold.timed("a"), spanfold.timed("b")
+        for span_ in (a, b, a):
+            span_.__enter__()
+        if are_ended:
+            contextvars.Context().run(a.end)
+            contextvars.Context().run(b.end)
+        elsewhere.end()
+        a.__exit__(None, None, None)
+        b.__exit__(None, None, None)
+        context.attach(context.Context())
+    assert len(spans(where)) == 4

@@ -551,7 +551,9 @@ class PythonSpan(OwnTime, OfThisProcess, trace.Span):
 
     def _step_aside(self, above: object) -> bool:
         """Let a span that became current after this one, and outlives it, go back to what was current before both."""
-        while isinstance(above, RecordedSpan) and above._previous is not None:
+        seen: set[object] = set()  # a span that is entered again inside of itself stands above itself
+        while isinstance(above, RecordedSpan) and above._previous is not None and above not in seen:
+            seen.add(above)
             if above._previous is self._context:
                 above._previous = self._previous
                 return True
@@ -560,7 +562,9 @@ class PythonSpan(OwnTime, OfThisProcess, trace.Span):
 
     def is_above(self, span: object) -> bool:
         """Whether `span` is a descendant of this one that was left open."""
-        while isinstance(span, RecordedSpan):
+        seen: set[object] = set()
+        while isinstance(span, RecordedSpan) and span not in seen:
+            seen.add(span)
             if span is self:
                 return True
             above: object = span.parent

@@ -56,7 +56,7 @@ class Found:
 
 
 def look_beside(folder: Path, keys: Collection[str], deadline: float) -> Found:
-    """Look for runs in a folder that wait for destinations.
+    """Look for runs in a folder that wait for destinations, and rest for as long as it has kept the processor from others.
 
     Args:
         folder: Holds run directories; those in folders of it are not looked for.
@@ -77,12 +77,15 @@ def look_beside(folder: Path, keys: Collection[str], deadline: float) -> Found:
         if time.monotonic() > deadline:
             found.left["no time left to look at them"] += len(newest) - number
             break
+        begun = time.thread_time()
         try:
             seen[name] = _look_at(root, name, elsewhere, keys, deadline)
         except FileNotFoundError:
             continue  # no run, or one that was never sent anywhere
         except (OSError, SpanfoldError) as error:
             found.left[f"cannot be read ({type(error).__name__})"] += 1
+        # The program that has just begun gets the processor every other time.
+        time.sleep(min(1.0, time.thread_time() - begun))
     # Whether a copy waits its acknowledgements do not tell: they may be older than those of the original, or the other way round.
     alike = Counter(run.file for run in seen.values())
     for name, run in seen.items():

@@ -36,6 +36,8 @@ AGAIN_S: Final = 60.0
 """Seconds after which a further run in the same folder has it looked at again."""
 MAX_FOLDERS: Final = 100
 """Folders that wait to be looked at, or are known to have been: a program may have a folder for each of its runs."""
+BEGIN_S: Final = 0.05
+"""How long it lets the program go on with the run that has just begun."""
 POLL_S: Final = 0.25
 """How often it is asked whether the records of this process have been sent."""
 _YIELDS: Final = "records of this process come first"
@@ -118,6 +120,7 @@ class EarlierRuns:
                 self._wake.notify_all()
 
     def _loop(self) -> None:
+        self._stopping.wait(BEGIN_S)
         while not self._stopping.is_set():
             with self._wake:
                 lanes = list(self._lanes.values())

@@ -468,6 +468,25 @@ def test_who_is_asked_to_send_a_run_is_not_refused_because_it_is_being_picked_up
     assert arrived(receiver) == once(named("first", count), {"later"})
 
 
+def test_a_loop_that_goes_on_with_its_killed_run_takes_it_over_from_who_sends_it(receiver, folder, capfd):
+    many = LOOP.replace("range(3)", "range(6000)")
+    with down(receiver):
+        killed = Program(folder, "killed", program=many).recorded()
+        assert wait_until(lambda: backlogs(killed.run_dir), 30)
+        killed.kill()
+
+    later = Program(folder, "later", 0).recorded()
+    assert wait_until(lambda: receiver.spans, 30)
+    again = Program(folder, "killed", program=LOOP).recorded()
+    assert wait_until(lambda: waiting(killed.run_dir) == 0, 60)
+    again.kill()
+    assert later.end() == [1, 0]
+    sent = Counter(span.span_id for span in receiver.spans)
+    assert len(sent) > 6000
+    assert len(receiver.spans) - len(sent) <= 512  # the request that was on its way when the journal moved
+    assert "could not be taken along" not in capfd.readouterr().err
+
+
 # -- the guest
 
 

@@ -46,6 +46,7 @@ class Acknowledgements:
         self._destination = destination
         self._lock: FileLock | None = None
         self._unwritten: list[tuple[str, bytes]] = []
+        self._is_begun = False
         self.offsets = acked_offsets(journal_dir, destination.key)
         """Journal file -> end of what needs no sending any more."""
 
@@ -73,6 +74,7 @@ class Acknowledgements:
             ) from None
         self._lock = lock
         before, self.offsets = self.offsets, acked_offsets(self._journal_dir, self._destination.key)
+        self._is_begun = _is_there(root, self._acked)
         if not self.offsets:
             self._append(ACKED, {"destination": self._destination.label, "time_ns": time.time_ns()})
         return self.offsets != before
@@ -99,6 +101,10 @@ class Acknowledgements:
         """Note a record that was refused for good; never raises."""
         self._append(REFUSED, {**line, "time_ns": time.time_ns()})
 
+    @property
+    def _acked(self) -> str:
+        return f"{FOLDER}/{self._destination.key}{ACKED}"
+
     def _append(self, end: str, line: Mapping[str, Any]) -> None:
         self._unwritten.append((end, orjson.dumps(line) + b"\n"))
         self._write()
@@ -109,12 +115,16 @@ class Acknowledgements:
         waiting, self._unwritten = self._unwritten, []
         try:
             root = SafeRoot(self._journal_dir)
+            if self._is_begun and not _is_there(root, self._acked):
+                # The journal is moving: another file of this name would be in the way when it comes back.
+                raise FileNotFoundError(self._acked)
             for end in (REFUSED, ACKED):
                 data = b"".join(line for at, line in waiting if at == end)
                 if data:
                     with root.open_append(f"{FOLDER}/{self._destination.key}{end}", mend_tail=True) as handle:
                         handle.append(data)
                     waiting = [item for item in waiting if item[0] != end]
+            self._is_begun = True
         except (OSError, SpanfoldError) as error:
             log.warning(
                 "%s: what %s has acknowledged cannot be written (%s). It is tried again; if this process ends before, "
@@ -124,6 +134,14 @@ class Acknowledgements:
                 type(error).__name__,
             )
             self._unwritten = waiting[-MAX_UNWRITTEN:]
+
+
+def _is_there(root: SafeRoot, name: str) -> bool:
+    try:
+        root.stat(name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def acked_offsets(journal_dir: Path, key: str) -> dict[str, int]:

@@ -165,9 +165,12 @@ def _is_yours(status: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
-def is_recorded(journal_dir: Path) -> bool:
-    """Whether a process of this machine that has written to a journal still lives."""
-    return _is_any_alive(_files(journal_dir))
+def why_left(journal_dir: Path, key: str) -> str:
+    """Return why a run that was found must be left alone by now; empty when it need not."""
+    files = _files(journal_dir)
+    if not files or not _has_file(SafeRoot(journal_dir), f"{FOLDER}/{key}{ACKED}"):
+        return "was moved meanwhile"
+    return "recorded by a process that lives" if _is_any_alive(files) else ""
 
 
 def _files(journal_dir: Path) -> list[str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from spanfold.deliver._answer import Answer
-from spanfold.deliver._beside import LOOK_S, is_recorded, look_beside
+from spanfold.deliver._beside import LOOK_S, look_beside, why_left
 from spanfold.deliver._outbox import Item, Outbox
 from spanfold.deliver._past import FIRST_PAUSE_S, MAX_PAUSE_S, outbox_of, sender_of, unasked
 from spanfold.deliver._send import BROKEN_PAUSE_S, Sender, deliver_batch
@@ -230,8 +230,8 @@ class _Lane:
     def _send_some(self, run_dir: Path) -> bool:
         """Send one request of a run; whether it is settled, for this process at least."""
         outbox = self._outbox = self._outbox or outbox_of(run_dir, self._shipper.destination)
-        if is_recorded(outbox.journal_dir):
-            self._leave("recorded by a process that lives")  # a loop that goes on with a run of before
+        if why := why_left(outbox.journal_dir, self._key):
+            self._leave(why)  # such as to a diagnose loop that goes on with it
             return False
         outbox.claim()
         if not outbox.fill():

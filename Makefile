@@ -44,7 +44,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 # Where there is no compiler it says so, tries again next time, and everything runs in Python.
-$(CORE): $(READY) hatch_build.py $(wildcard src/spanfold/*/_native.c)
+$(CORE): $(READY) hatch_build.py $(wildcard src/spanfold/_native.h src/spanfold/*/_native.c)
 	@$(BIN)/python hatch_build.py
 	@! ls src/spanfold/*/_native.*.so >/dev/null 2>&1 || touch $@
 

@@ -2,7 +2,7 @@
 
 Each `src/spanfold/*/_native.c` becomes an extension module of the same name. A wheel gets what was compiled for it alone
 and then has the tag of its platform; an editable install, and `python hatch_build.py`, build beside the sources whatever
-is not there yet or is older than its source.
+is not there yet or is older than its source or `_native.h`.
 
 `SPANFOLD_NATIVE` says what to do: `0` leaves the core out; `1` fails with the compiler's words when it cannot be built;
 without it such a build is told in one line, and goes on in Python alone.
@@ -97,12 +97,12 @@ def build_in_place(root: Path) -> list[Path]:
     Raises:
         CannotBuild: What was to be replaced is gone too: a module that does not fit its source would be worse than none.
     """
-    script = Path(__file__).stat().st_mtime_ns
+    shared = max(file.stat().st_mtime_ns for file in [Path(__file__), *(root / "src" / "spanfold").glob("*.h")])
     stale = [
         source
         for source in sources(root)
         if not built(source).exists()
-        or built(source).stat().st_mtime_ns < max(source.stat().st_mtime_ns, script)
+        or built(source).stat().st_mtime_ns < max(source.stat().st_mtime_ns, shared)
         or switch() in OFF
     ]
     with tempfile.TemporaryDirectory(prefix="spanfold-build-") as folder:

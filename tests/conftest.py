@@ -96,7 +96,9 @@ def guest(_scratch: Path) -> Iterator[None]:
 def pytest_configure() -> None:
     if WITHOUT_CORE:
         return
-    for source in (ROOT / "src" / "spanfold").glob("*/_native.c"):
+    package = ROOT / "src" / "spanfold"
+    shared = max((header.stat().st_mtime_ns for header in package.glob("*.h")), default=0)
+    for source in package.glob("*/_native.c"):
         built = source.with_name(source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
         if not built.exists():
             if IN_CI:
@@ -104,7 +106,7 @@ def pytest_configure() -> None:
                     f"{source.relative_to(ROOT)} is not built, so the tests would leave it out: run `make setup`, or set "
                     f"{CORE_SWITCH}=0 to test Python alone."
                 )
-        elif built.stat().st_mtime_ns < source.stat().st_mtime_ns:
+        elif built.stat().st_mtime_ns < max(source.stat().st_mtime_ns, shared):
             raise pytest.UsageError(
                 f"{built.relative_to(ROOT)} is older than its source, so the tests would show nothing: run `make setup`."
             )

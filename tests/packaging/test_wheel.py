@@ -159,7 +159,7 @@ def members(wheel: Path) -> list[str]:
 
 def recipe(folder: Path) -> Path:
     """Copy what the C core is built from."""
-    for path in [ROOT / "hatch_build.py", *(ROOT / "src").rglob("_native.c")]:
+    for path in [ROOT / "hatch_build.py", *(ROOT / "src").rglob("_native.[ch]")]:
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
@@ -257,7 +257,7 @@ def test_the_sdist_holds_the_source_of_the_core_and_builds_the_same_wheel(wheel:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
-    assert {"hatch_build.py", "src/spanfold/journal/_native.c"} <= names
+    assert {"hatch_build.py", "src/spanfold/_native.h", "src/spanfold/journal/_native.c"} <= names
     assert not {name for name in names if name.endswith(".so")}
     built, _ = build(sdist, tmp_path / "wheels", SPANFOLD_NATIVE="1")
     assert built.name == wheel.name
@@ -276,6 +276,8 @@ def test_beside_the_sources_only_what_is_older_than_its_source_is_built_again(co
     assert len(first) == len(list((ROOT / "src").rglob("_native.c")))
     assert second == first
     assert {path.parent for path, built in third.items() if built != first[path]} == {changed.parent}
+    (root / "src" / "spanfold" / "_native.h").touch()
+    assert set(in_place(root, SPANFOLD_NATIVE="1")[0].items()).isdisjoint(third.items())
 
 
 @pytest.mark.parametrize("variables", [NO_COMPILER, {"SPANFOLD_NATIVE": "0"}], ids=["no compiler", "switched off"])

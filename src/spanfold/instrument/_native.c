@@ -7,10 +7,9 @@
  * each object used after a call is held.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
+#include "../_native.h"
 
+#define MODULE "spanfold.instrument._native"
 #define CONTENT_KEYS 16     /* at most so many of a span's attributes are content */
 #define MOST_PERIODS 512    /* as _MAX_PERIODS */
 
@@ -103,32 +102,21 @@ static PyMemberDef Span_members[] = {
 /* -- the object */
 
 static int
-Span_traverse(Span *self, visitproc visit, void *arg)
+Span_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(Py_TYPE(self));
-    for (PyMemberDef *member = Span_members; member->type == T_OBJECT_EX; member++) {
-        Py_VISIT(*(PyObject **)((char *)self + member->offset));
-    }
-    return 0;
+    return visit_members(self, Span_members, visit, arg);
 }
 
 static int
-Span_clear(Span *self)
+Span_clear(PyObject *self)
 {
-    for (PyMemberDef *member = Span_members; member->type == T_OBJECT_EX; member++) {
-        Py_CLEAR(*(PyObject **)((char *)self + member->offset));
-    }
-    return 0;
+    return clear_members(self, Span_members);
 }
 
 static void
-Span_dealloc(Span *self)
+Span_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    Span_clear(self);
-    type->tp_free((PyObject *)self);
-    Py_DECREF(type);
+    end_object(self, Span_members);
 }
 
 static PyObject *zero, *empty_text;
@@ -136,8 +124,7 @@ static PyObject *zero, *empty_text;
 static PyObject *
 new_span(PyTypeObject *type)
 {
-    if (known.no_told == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "spanfold.instrument._native: `setup` comes first.");
+    if (!is_set_up(known.no_told, MODULE)) {
         return NULL;
     }
     Span *self = (Span *)type->tp_alloc(type, 0);
@@ -203,18 +190,6 @@ set(PyObject **member, PyObject *borrowed)
     take(member, Py_NewRef(borrowed));
 }
 
-/* A 64-bit int of Python's own type; never raises. */
-static inline int
-as_number(PyObject *object, long long *number)
-{
-    int overflow;
-    if (object == NULL || !PyLong_CheckExact(object)) {
-        return 0;
-    }
-    *number = PyLong_AsLongLongAndOverflow(object, &overflow);
-    return !overflow;
-}
-
 static int
 is_true(PyObject *object, PyObject *name)
 {
@@ -256,17 +231,6 @@ call_holding(PyObject *name, PyObject *const *all, size_t n)
     return result;
 }
 
-/* Whether this interpreter may use the module: what is known is that of one, for all. Sets an exception. */
-static int
-is_main(void)
-{
-    if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
-        return 1;
-    }
-    PyErr_SetString(PyExc_ImportError, "spanfold.instrument._native: only for the main interpreter; others do it in Python.");
-    return 0;
-}
-
 /* An `Exception` of ours ends here, counted; anything else goes on. */
 static int
 losing_only(const char *what)
@@ -276,11 +240,7 @@ losing_only(const char *what)
     if (!PyErr_ExceptionMatches(PyExc_Exception)) {
         return -1;
     }
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(error, traceback);
-    }
+    take_exception(&type, &error, &traceback);
     result = PyObject_CallFunction(known.lost, "sO", what, error);
     Py_XDECREF(type);
     Py_XDECREF(error);
@@ -303,12 +263,7 @@ locked(void)
 static int
 unlocked(PyObject *lock)
 {
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    int result = done(PyObject_CallMethodNoArgs(lock, s_release));
-    if (type != NULL) {
-        PyErr_Restore(type, error, traceback);
-    }
+    int result = called(lock, s_release);
     Py_DECREF(lock);
     return result;
 }
@@ -1097,11 +1052,7 @@ end(Span *self, PyObject *end_time)
     mono = PyObject_CallNoArgs(known.perf);
     result = mono == NULL || !is_whole(self) ? -1 : finish(self, mono, end_time);
     if (result < 0) {
-        PyErr_Fetch(&type, &error, &traceback);
-        PyErr_NormalizeException(&type, &error, &traceback);
-        if (traceback != NULL) {
-            PyException_SetTraceback(error, traceback);
-        }
+        take_exception(&type, &error, &traceback);
         /* Counts what is ours; records the span in spite of what a signal handler raised, which goes on. */
         PyObject *all[4] = {(PyObject *)self, error, mono == NULL ? zero : mono, end_time};
         PyObject *is_ours = PyObject_VectorcallMethod(s__end_failed, all, 4, NULL);
@@ -1170,8 +1121,6 @@ Span_exit(Span *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-#define METHOD(function) (PyCFunction)(void (*)(void))function
-
 static PyMethodDef Span_methods[] = {
     {"set", METHOD(Span_set), METH_FASTCALL | METH_KEYWORDS, set_doc},
     {"announce", METHOD(Span_announce), METH_NOARGS, announce_doc},
@@ -1214,7 +1163,7 @@ setup(PyObject *module, PyObject *args, PyObject *keywords)
         "guard", "field_keys", "attribute_key", "content_keys", "slow_start", NULL,
     };
     Known k = {0};
-    if (!is_main()) {
+    if (!is_main(MODULE)) {
         return NULL;
     }
     if (!PyArg_ParseTupleAndKeywords(
@@ -1262,7 +1211,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
-    if (!is_main()) {
+    if (!is_main(MODULE)) {
         return NULL;
     }
 #define INTERN(name) \

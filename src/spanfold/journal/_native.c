@@ -12,15 +12,14 @@
  * - A line is written and noted in one call, so no signal handler and no exception of one comes between the two.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
+#include "../_native.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define MODULE "spanfold.journal._native"
 #define SHORT_TEXT 64       /* as _SHORT_TEXT */
 #define LONG_DIGITS 7       /* as _LONG_DIGITS */
 #define LONG_NUMBER 10000000LL
@@ -134,40 +133,6 @@ put_number(Buffer *b, long long number)
     return put(b, digits, decimal(digits, number));
 }
 
-/* Whether `object` is an int of 64 bits; never raises. */
-static inline int
-as_number(PyObject *object, long long *number)
-{
-    int overflow;
-    if (!PyLong_CheckExact(object)) {
-        return 0;
-    }
-    *number = PyLong_AsLongLongAndOverflow(object, &overflow);
-    return !overflow;
-}
-
-/* Whether this interpreter may use the module: what is known is that of one, for all. Sets an exception. */
-static int
-is_main(void)
-{
-    if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
-        return 1;
-    }
-    PyErr_SetString(PyExc_ImportError, "spanfold.journal._native: only for the main interpreter; others do it in Python.");
-    return 0;
-}
-
-/* Whether `setup` was called. Sets an exception. */
-static int
-is_set_up(void)
-{
-    if (known.fragment != NULL) {
-        return 1;
-    }
-    PyErr_SetString(PyExc_RuntimeError, "spanfold.journal._native: `setup` comes first.");
-    return 0;
-}
-
 /* -- the encoder */
 
 typedef struct {
@@ -178,39 +143,36 @@ typedef struct {
     Py_ssize_t texts;
 } Encoder;
 
+static PyMemberDef Encoder_members[] = {
+    {"_keys", T_OBJECT_EX, offsetof(Encoder, keys), 0, NULL},
+    {"_json_fields", T_OBJECT_EX, offsetof(Encoder, json_fields), 0, NULL},
+    {"passes", T_OBJECT_EX, offsetof(Encoder, passes), 0, NULL},
+    {"_n_texts", T_PYSSIZET, offsetof(Encoder, texts), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyObject *
 Encoder_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    return is_set_up() ? type->tp_alloc(type, 0) : NULL;
+    return is_set_up(known.fragment, MODULE) ? type->tp_alloc(type, 0) : NULL;
 }
 
 static int
-Encoder_traverse(Encoder *self, visitproc visit, void *arg)
+Encoder_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->keys);
-    Py_VISIT(self->json_fields);
-    Py_VISIT(self->passes);
-    return 0;
+    return visit_members(self, Encoder_members, visit, arg);
 }
 
 static int
-Encoder_clear(Encoder *self)
+Encoder_clear(PyObject *self)
 {
-    Py_CLEAR(self->keys);
-    Py_CLEAR(self->json_fields);
-    Py_CLEAR(self->passes);
-    return 0;
+    return clear_members(self, Encoder_members);
 }
 
 static void
-Encoder_dealloc(Encoder *self)
+Encoder_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    Encoder_clear(self);
-    type->tp_free((PyObject *)self);
-    Py_DECREF(type);
+    end_object(self, Encoder_members);
 }
 
 static PyObject *
@@ -682,19 +644,11 @@ Encoder_join(PyObject *unused, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyMethodDef Encoder_methods[] = {
-    {"join", (PyCFunction)(void (*)(void))Encoder_join, METH_FASTCALL | METH_STATIC, join_doc},
-    {"fragment", (PyCFunction)(void (*)(void))Encoder_fragment, METH_FASTCALL, fragment_doc},
-    {"own_span", (PyCFunction)(void (*)(void))Encoder_own_span, METH_FASTCALL, own_span_doc},
-    {"started", (PyCFunction)(void (*)(void))Encoder_started, METH_FASTCALL, started_doc},
+    {"join", METHOD(Encoder_join), METH_FASTCALL | METH_STATIC, join_doc},
+    {"fragment", METHOD(Encoder_fragment), METH_FASTCALL, fragment_doc},
+    {"own_span", METHOD(Encoder_own_span), METH_FASTCALL, own_span_doc},
+    {"started", METHOD(Encoder_started), METH_FASTCALL, started_doc},
     {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef Encoder_members[] = {
-    {"_keys", T_OBJECT_EX, offsetof(Encoder, keys), 0, NULL},
-    {"_json_fields", T_OBJECT_EX, offsetof(Encoder, json_fields), 0, NULL},
-    {"passes", T_OBJECT_EX, offsetof(Encoder, passes), 0, NULL},
-    {"_n_texts", T_PYSSIZET, offsetof(Encoder, texts), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot Encoder_slots[] = {
@@ -749,7 +703,7 @@ Tip_dealloc(Tip *self)
 static PyObject *
 Tip_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    Tip *self = is_set_up() ? (Tip *)type->tp_alloc(type, 0) : NULL;
+    Tip *self = is_set_up(known.fragment, MODULE) ? (Tip *)type->tp_alloc(type, 0) : NULL;
     if (self != NULL) {
         self->fd = -1;
         self->head = PyBytes_FromStringAndSize(NULL, 0);
@@ -894,7 +848,7 @@ Tip_append(Tip *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyMethodDef Tip_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))Tip_append, METH_FASTCALL, append_doc},
+    {"append", METHOD(Tip_append), METH_FASTCALL, append_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -951,39 +905,28 @@ static PyMemberDef Writer_members[] = {
 };
 
 static int
-Writer_traverse(Writer *self, visitproc visit, void *arg)
+Writer_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(Py_TYPE(self));
-    for (PyMemberDef *member = Writer_members; member->type == T_OBJECT_EX; member++) {
-        Py_VISIT(*(PyObject **)((char *)self + member->offset));
-    }
-    return 0;
+    return visit_members(self, Writer_members, visit, arg);
 }
 
 static int
-Writer_clear(Writer *self)
+Writer_clear(PyObject *self)
 {
-    for (PyMemberDef *member = Writer_members; member->type == T_OBJECT_EX; member++) {
-        Py_CLEAR(*(PyObject **)((char *)self + member->offset));
-    }
-    return 0;
+    return clear_members(self, Writer_members);
 }
 
 static void
-Writer_dealloc(Writer *self)
+Writer_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    Writer_clear(self);
-    type->tp_free((PyObject *)self);
-    Py_DECREF(type);
+    end_object(self, Writer_members);
 }
 
 static PyObject *
 Writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    if (is_set_up() && known.slow_span == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "spanfold.journal._native: `setup_writer` comes first.");
+    if (is_set_up(known.fragment, MODULE) && known.slow_span == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, MODULE ": `setup_writer` comes first.");
     }
     return PyErr_Occurred() ? NULL : type->tp_alloc(type, 0);
 }
@@ -996,27 +939,12 @@ is_free(Writer *self)
         && PyObject_TypeCheck(self->file, Tip_type) && self->waiting != NULL && PyObject_IsTrue(self->waiting) == 0;
 }
 
-/* What the lock does; an exception that is there already stays the one that is told. */
-static int
-called(PyObject *lock, PyObject *name)
-{
-    PyObject *type, *error, *traceback, *result;
-    PyErr_Fetch(&type, &error, &traceback);
-    result = PyObject_CallMethodNoArgs(lock, name);
-    Py_XDECREF(result);
-    if (type != NULL) {
-        PyErr_Restore(type, error, traceback);
-    }
-    return result == NULL ? -1 : 0;
-}
-
 /* Hand an exception that came in the middle to Python, which keeps the record and raises what is not the disk's. */
 static int
 failed(Writer *self, PyObject *body, PyObject *frame)
 {
     PyObject *type, *error, *traceback, *result;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
+    take_exception(&type, &error, &traceback);
     result = PyObject_CallMethodObjArgs((PyObject *)self, known.append_failed, body, frame, error, NULL);
     Py_XDECREF(type);
     Py_XDECREF(error);
@@ -1088,8 +1016,8 @@ Writer_event(Writer *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyMethodDef Writer_methods[] = {
-    {"span", (PyCFunction)(void (*)(void))Writer_span, METH_FASTCALL, span_doc},
-    {"event", (PyCFunction)(void (*)(void))Writer_event, METH_FASTCALL, event_doc},
+    {"span", METHOD(Writer_span), METH_FASTCALL, span_doc},
+    {"event", METHOD(Writer_event), METH_FASTCALL, event_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1123,7 +1051,7 @@ setup(PyObject *module, PyObject *args, PyObject *keywords)
         "monotonic", "self_key", "started_name", "parent_head", "middle", "slow_join", NULL,
     };
     Known k = {0};
-    if (!is_main()) {
+    if (!is_main(MODULE)) {
         return NULL;
     }
     if (!PyArg_ParseTupleAndKeywords(
@@ -1168,7 +1096,7 @@ static PyObject *
 setup_writer(PyObject *module, PyObject *args)
 {
     PyObject *span, *event;
-    if (!is_set_up() || !PyArg_ParseTuple(args, "OO", &span, &event)) {
+    if (!is_set_up(known.fragment, MODULE) || !PyArg_ParseTuple(args, "OO", &span, &event)) {
         return NULL;
     }
     Py_XSETREF(known.slow_span, Py_NewRef(span));
@@ -1178,7 +1106,7 @@ setup_writer(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"setup_writer", setup_writer, METH_VARARGS, setup_writer_doc},
-    {"setup", (PyCFunction)(void (*)(void))setup, METH_VARARGS | METH_KEYWORDS, setup_doc},
+    {"setup", METHOD(setup), METH_VARARGS | METH_KEYWORDS, setup_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1193,7 +1121,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
-    if (!is_main()) {
+    if (!is_main(MODULE)) {
         return NULL;
     }
     PyObject *module = PyModule_Create(&definition);

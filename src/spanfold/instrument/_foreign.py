@@ -19,6 +19,7 @@ from spanfold.instrument._guard import losing_only
 from spanfold.instrument._near import Anchor, Stand, UnrecordedId, id_of
 from spanfold.instrument._span import RecordedSpan, fork_generation
 from spanfold.instrument._state import state
+from spanfold.instrument._stored import as_text
 from spanfold.journal import AttributeValue, Journal, store
 
 _SCALARS: Final = frozenset({str, bool, int, float})
@@ -172,7 +173,7 @@ def _is_now(start_ns: int | None) -> bool:
 
 def _scope_name(span: Any) -> str:
     scope = getattr(span, "instrumentation_scope", None)
-    return (scope.name or "") if scope is not None else ""
+    return as_text((scope.name or "") if scope is not None else "")
 
 
 def _hex(span_id: int) -> bytes:
@@ -184,9 +185,9 @@ def _journal(run: Any, span: Any, origin: Origin) -> None:
     parent = _hex(span.parent.span_id) if span.parent else b""
     attributes = _kept(span.attributes, run.content)
     events = [
-        (event.name, event.timestamp, _kept(event.attributes, run.content))
+        (as_text(event.name), event.timestamp, _kept(event.attributes, run.content))
         for event in span.events
-        if run.content != "none" or not names.CONTENT_EVENT.match(event.name)
+        if run.content != "none" or not names.CONTENT_EVENT.match(as_text(event.name))
     ]
     if run.content == "local" and _has_content(attributes, events):
         attributes[names.CONTENT] = "local"
@@ -202,7 +203,7 @@ def _journal(run: Any, span: Any, origin: Origin) -> None:
         trace_id=f"{context.trace_id:032x}".encode(),
         span_id=_hex(context.span_id),
         parent_span_id=parent,
-        name=span.name,
+        name=as_text(span.name),
         otel_kind=span.kind.value + 1,
         start_ns=start,
         end_ns=end,
@@ -210,13 +211,13 @@ def _journal(run: Any, span: Any, origin: Origin) -> None:
         events=events,
         links=links,
         status_code=span.status.status_code.value,
-        status_message=span.status.description or "",
+        status_message=as_text(span.status.description or ""),
         trace_state=context.trace_state.to_header() if context.trace_state else "",
     )
     frame = journal.frame(
         "span",
-        scope_name=scope.name if scope else "",
-        scope_version=(scope.version or "") if scope else "",
+        scope_name=_scope_name(span),
+        scope_version=as_text((scope.version or "") if scope else ""),
         resource=span.resource.attributes,
         schema_url=(scope.schema_url or "") if scope else "",
     )

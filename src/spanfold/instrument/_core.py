@@ -1,6 +1,6 @@
 """The life of a span in C, where that was built and is wanted.
 
-Python is the reference (`_span.py`, `_own_time.py`) and takes over whatever is unusual about a span.
+Python is the reference (`_span.py`, `_facts.py`, `_own_time.py`) and takes over whatever is unusual about a span.
 """
 
 from types import ModuleType

@@ -1,6 +1,6 @@
 /* The life of a span in C: start, fields, announcement, becoming current, end.
  *
- * Python is the reference (`_span.py`, `_own_time.py`): whatever is unusual about a span is handed to the method there.
+ * Python is the reference (`_span.py`, `_facts.py`, `_own_time.py`): whatever is unusual about a span is handed to the method there.
  * The state lies in the object's own memory, where both find it: a method of `PythonSpan` reads and sets the same members.
  *
  * No signal handler runs between two steps in here, except inside of what is called. What is called may run any code, so

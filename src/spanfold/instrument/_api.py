@@ -580,7 +580,8 @@ def flush(timeout_s: float = 5.0) -> FlushResult:
         timeout_s: Seconds for destinations; local files are always brought up to date.
 
     Returns:
-        Counts; `waiting` and `held` are zero when everything is where it belongs.
+        Counts of what this process recorded; `waiting` and `held` are zero when everything of that is where it
+        belongs. What is sent of earlier runs is not among them.
     """
     return _flush(timeout_s, last=False)
 

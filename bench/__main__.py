@@ -1,9 +1,10 @@
 """Run the benchmarks and print their tables.
 
-    python -m bench                    all of them, about three minutes
-    python -m bench overhead --quick   one, small, for a look
-    python -m bench --json             one JSON document
+    .venv/bin/python -m bench                    all of them, about three minutes
+    .venv/bin/python -m bench overhead --quick   one, small, for a look
+    .venv/bin/python -m bench --json             one JSON document
 
+`make setup` makes that `.venv`, with what the benchmarks compare spanfold with.
 `delivery` needs the collector of `make services`. Each is also a module of its own: bench.overhead, bench.journal,
 bench.growth, bench.delivery, bench.diagnose, bench.bench_redact. `diagnose` takes some minutes, nearly all of them
 for the logger ours is compared with.
@@ -13,7 +14,13 @@ import argparse
 import json
 import sys
 
-from bench import delivery, diagnose, growth, journal, overhead
+try:
+    from bench import delivery, diagnose, growth, journal, overhead
+except ModuleNotFoundError as error:
+    sys.exit(
+        f"bench: expected the packages of .venv, found no module {error.name} in {sys.executable}. "
+        "Run `make setup`, then `.venv/bin/python -m bench`; `make bench` does both."
+    )
 
 BENCHMARKS = {
     "overhead": overhead.measure,

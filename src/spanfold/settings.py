@@ -100,13 +100,27 @@ def resolve(
 
 def _found(value: object) -> str:
     """Describe a bad value without quoting it: it may be a secret pasted into the wrong place."""
-    return f"text of {len(value)} characters" if isinstance(value, str) else f"a {type(value).__name__}"
+    kind = type(value).__name__
+    return f"text of {len(value)} characters" if isinstance(value, str) else f"a{'n' * (kind[0] in 'aeiou')} {kind}"
+
+
+def as_path(setting: str, value: Any) -> Path:
+    """Return a path that a program gave, with `~` as the user's home.
+
+    Args:
+        setting: The argument or variable it was given as.
+        value: Text, bytes or an `os.PathLike`.
+
+    Raises:
+        SettingsError: It is none of them.
+    """
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise SettingsError(setting, "a path (str or os.PathLike)", _found(value))
+    return Path(os.path.expanduser(os.fsdecode(cast("os.PathLike[str]", value))))
 
 
 def _folder(setting: str, value: Any) -> Path:
-    if not isinstance(value, (str, os.PathLike)):
-        raise SettingsError(setting, "a path", _found(value))
-    return Path(os.path.abspath(os.fsdecode(cast("os.PathLike[str]", value))))
+    return Path(os.path.abspath(as_path(setting, value)))
 
 
 def _boolean(setting: str, value: Any) -> bool:

@@ -1,8 +1,12 @@
 """What people write at first, and what they then find."""
 
 import asyncio
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import spanfold
 from spanfold.journal import fields, read_journal
@@ -60,3 +64,27 @@ def test_a_run_nobody_closes_is_sealed_at_exit_as_abandoned(tmp_path):
     program = "import spanfold\nrun = spanfold.run('r', dir='run')\nwith spanfold.stage('M1'): pass"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
     assert spans(tmp_path / "run")["r"].attributes["spanfold.outcome"] == "abandoned"
+
+
+@pytest.mark.parametrize("given", ["dir='~/runs/001'", "dir=b'~/runs/001'", "dir=pathlib.Path('~/runs/001')", ""])
+def test_a_directory_that_begins_with_a_tilde_is_in_the_users_home(tmp_path: Path, given: str) -> None:
+    program = f"import pathlib, spanfold\nwith spanfold.run('r', {given}) as run: print(run.dir)"
+    here, home = tmp_path / "here", tmp_path / "home"
+    here.mkdir()
+    env = {**os.environ, "HOME": str(home), "SPANFOLD_RUN_DIR": "~/runs"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=here, env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert Path(done.stdout.strip()).is_relative_to(home / "runs")
+    assert Path(done.stdout.strip(), "run.json").is_file()
+    assert list(here.iterdir()) == []
+
+
+def test_a_directory_that_is_no_path_is_told_by_name_and_the_program_goes_on(tmp_path: Path) -> None:
+    program = "import spanfold\nwith spanfold.run('r', dir=5): print('goes on')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "goes on\n"
+    assert "lost a run (dir: expected a path (str or os.PathLike), found an int)" in done.stderr
+    assert list(tmp_path.iterdir()) == []

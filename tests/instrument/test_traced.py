@@ -285,6 +285,12 @@ def test_an_unknown_kind_fails_at_once() -> None:
         spanfold.traced(kind="llm")  # type: ignore[call-overload]  # what is tested
 
 
+@pytest.mark.parametrize("wrong", ["all", None, 5, 1, b"input", [3], {"query": True}])
+def test_a_capture_that_is_none_of_the_values_fails_where_it_is_written(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="capture to be True, False, 'input', 'output' or a list of names"):
+        spanfold.traced(capture=wrong)
+
+
 # -- moving between processes and copies
 
 
@@ -377,7 +383,6 @@ def test_arguments_are_named_through_decorators_that_say_what_they_wrap(where: P
         ("input", {"a": 1, "b": 2}, None),
         ("output", None, 3),
         (["b"], {"b": 2}, None),
-        ("b", {"b": 2}, None),
         ((), None, None),
     ],
 )

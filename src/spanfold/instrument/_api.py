@@ -38,7 +38,7 @@ from spanfold.instrument._state import state
 from spanfold.instrument._stored import as_number, as_text
 from spanfold.journal import EMPTY, AttributeValue, Fragment, field_key, store, to_tree
 from spanfold.routing import place
-from spanfold.settings import Content, Destination, Durability, RedactCallback, resolve
+from spanfold.settings import Content, Destination, Durability, RedactCallback, as_path, resolve
 
 _INT64: Final = 1 << 63
 _LONGEST_NAME: Final = 200
@@ -93,7 +93,7 @@ def configure(
     bridge.join()
 
 
-def run(name: str, dir: str | Path | None = None, **fields: Any) -> Run:
+def run(name: str, dir: str | bytes | os.PathLike[str] | None = None, **fields: Any) -> Run:
     """Open a run: a directory with a journal and documents, and the root span of a trace.
 
     Use it as a context manager. When the block ends the journal is sealed and
@@ -102,13 +102,13 @@ def run(name: str, dir: str | Path | None = None, **fields: Any) -> Run:
     Args:
         name: What is run; low-cardinality, the name of the root span.
         dir: The run directory. Default: a new one under `run_dir`. A directory that already holds a
-            run is kept, and `<dir>-2` is used.
+            run is kept, and `<dir>-2` is used. `~` is the user's home.
         fields: Facts about the run (model, data, settings ...), in `run.json` under `run_start`.
     """
     try:
         if not state.ready().enabled:
             return noop_run(name)
-        return Run(as_text(name), None if dir is None else Path(dir), fields)
+        return Run(as_text(name), None if dir is None else as_path("dir", dir), fields)
     except Exception as error:
         lost("a run", error)
         return noop_run(as_text(name))

@@ -9,6 +9,8 @@ import logging
 from collections import Counter
 from types import TracebackType
 
+from spanfold.errors import SettingsError
+
 log = logging.getLogger("spanfold")
 
 losses: Counter[str] = Counter()
@@ -27,7 +29,9 @@ def lost(what: str, error: BaseException | None = None, *, name: str = "") -> No
     if losses[what] > 1:
         return
     where = f", first {name!r}" if name else ""
-    if error is not None:
+    if isinstance(error, SettingsError):
+        where = f" ({str(error).removesuffix('.')})"  # it says more than a place in our code, and no value
+    elif error is not None:
         tb = error.__traceback__
         while tb is not None and tb.tb_next is not None:
             tb = tb.tb_next

@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 
 from spanfold import names
@@ -63,7 +63,10 @@ def traced(
         kind: `stage`, `model_call`, `agent`, `tool`, `timing` or `span` (default).
         name: Name of the span; default the function's qualified name without `<locals>`.
         capture: Record arguments and result (True, bounded), neither (False), only `"input"` or
-            `"output"`, or these arguments by name. A method's receiver is never recorded.
+            `"output"`, or these arguments by name, as a list. A method's receiver is never recorded.
+
+    Raises:
+        ValueError: `kind` or `capture` is none of these.
     """
     plan = _Plan(stage, kind or ("stage" if stage else "span"), name, capture)
 
@@ -83,11 +86,23 @@ class _Plan:
             raise ValueError(
                 f"traced: expected one of the kinds {', '.join(get_args(SpanKindName))}, found another text."
             )
-        if isinstance(capture, str) and capture not in ("input", "output"):
-            capture = (capture,)
+        if not _is_capture(capture):
+            found = "another text" if isinstance(capture, str) else f"an object of type {type(capture).__name__}"
+            raise ValueError(
+                "traced: expected capture to be True, False, 'input', 'output' or a list of names of arguments, "
+                f"found {found}."
+            )
         self.stage, self.kind, self.name, self.capture = stage, kind, name, capture
         self.wants_output = capture is True or capture == "output"
         self.wants_input = capture is not False and capture != "output"
+
+
+def _is_capture(given: Any) -> bool:
+    if isinstance(given, (bool, str)):
+        return given in (True, False, "input", "output")
+    if not isinstance(given, (list, tuple, set, frozenset)):
+        return False
+    return all(isinstance(name, str) for name in cast("Collection[Any]", given))
 
 
 def _decorate(target: Any, plan: _Plan) -> Any:

@@ -150,6 +150,46 @@ def test_a_run_directory_that_cannot_be_made_is_told_and_other_runs_are_recorded
 
 
 @pytest.mark.case("C-052")
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [("file/run", "File exists"), ("/proc/x", "No such file or directory"), ("n" * 300, "File name too long")],
+)
+@pytest.mark.parametrize("is_left_open", [False, True])
+def test_the_last_line_of_a_program_says_how_many_records_of_which_run_are_lost_and_why(
+    tmp_path: Path, where: str, why: str, is_left_open: bool
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    program = """
+import sys, spanfold
+opened = spanfold.run("r", dir=sys.argv[1])
+with spanfold.stage("M1"): spanfold.event("e")
+if sys.argv[2] == "False": opened.close()
+"""
+    ended = run(program, where, is_left_open, cwd=tmp_path)
+
+    last = ended.err.splitlines()[-1]
+    assert last.startswith(f"{tmp_path / where}: 5 records of this run are lost for good")
+    assert why in last
+    assert ended.err.count("Name another folder for the run.") == 1
+    assert "Free space" not in ended.err
+    assert "journal is not affected" not in ended.err
+
+
+@pytest.mark.case("C-051")
+def test_what_a_full_disk_never_took_is_told_at_the_exit_with_the_advice_to_free_space(tmp_path: Path) -> None:
+    program = WORK + "\nwith spanfold.run('r', dir=sys.argv[1]): work(3)\n"
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk)
+        change_disk(disk, "nr_inodes=2")
+        ended = run(program, disk / "run")
+
+    assert ended.err.count("Free space.") == 1
+    last = ended.err.splitlines()[-1]
+    assert "records of this run are lost for good" in last
+    assert "No space left on device" in last
+
+
+@pytest.mark.case("C-052")
 def test_a_program_without_home_temporary_folder_or_a_place_to_write_runs_as_if_we_were_not_there(
     tmp_path: Path,
 ) -> None:
@@ -170,7 +210,7 @@ print(os.listdir("."))
 
     assert ended.out.splitlines() == ["4", "[]"]
     assert "Traceback" not in ended.err
-    assert len(ended.err.splitlines()) <= 4
+    assert len(ended.err.splitlines()) <= 5
 
 
 @pytest.mark.case("C-052")

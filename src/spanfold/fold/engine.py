@@ -258,8 +258,8 @@ class Engine:
         if problem != self.problem:
             self.problem = problem
             log.warning(
-                "%s: documents cannot be brought up to date (%s). The journal is not affected; this is tried again, and "
-                "`spanfold run fold` makes them at any time.",
+                "%s: documents cannot be brought up to date (%s). This is tried again, and `spanfold run fold` makes "
+                "them at any time of what the journal holds.",
                 self.out_dir,
                 problem,
             )

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -279,15 +279,22 @@ class Run(Recording):
             _unfinished.append(self)
             for given_up in _unfinished[:-_MAX_UNFINISHED]:
                 _unfinished.remove(given_up)
+                tell_unfinished([given_up])
                 lost("the last records of a run, which the disk never took")
-        if not self.journal.is_sealed or self.stats.lost:
+        if self.stats.lost:
             log.warning(
-                "%s: the run ended with %d records lost and %d in memory (%s). What is in memory is written as soon as the disk "
-                "takes it: with the next flush, at the end of another run, or when the process exits.",
+                "%s: the run ended with %d records lost%s.",
                 self.dir,
                 self.stats.lost,
+                f", which could not be written ({self.stats.problem})" if self.stats.problem else "",
+            )
+        if not self.journal.is_sealed:
+            log.warning(
+                "%s: the run ended, and its end with %d records is only in memory (%s). That is written with the next flush, at "
+                "the end of another run, or when the process exits, if it can be written then.",
+                self.dir,
                 self.stats.held,
-                self.stats.problem or "the disk refused them",
+                self.stats.problem or "it could not be sealed",
             )
 
     def _end(self) -> None:
@@ -344,6 +351,30 @@ def finish_unfinished() -> tuple[Run, ...]:
         if run.finish() and run in _unfinished:
             _unfinished.remove(run)
     return tuple(_unfinished)
+
+
+def tell_unfinished(recordings: Iterable[Recording]) -> None:
+    """Say what is lost of recordings that nobody tries to write any more."""
+    for recording in recordings:
+        stats = recording.stats
+        if stats.held:
+            log.error(
+                "%s: %d records of this run are lost for good; they could not be written (%s).",
+                recording.dir,
+                stats.held + stats.lost,
+                stats.problem or "the reason was logged",
+            )
+        elif recording.closed and not recording.journal.is_sealed:
+            log.error(
+                "%s: the seal of this run could not be written (%s). Its records are; `spanfold run recover` seals it.",
+                recording.dir,
+                stats.problem or "the reason was logged",
+            )
+
+
+def unfinished() -> tuple[Recording, ...]:
+    """Return the recordings of this process that may have something in memory when it exits, after the last try."""
+    return tuple(found for found in (*_unfinished, *state.runs.values(), state.joined) if found is not None)
 
 
 class JoinedRun(Recording):

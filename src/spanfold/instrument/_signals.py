@@ -125,6 +125,10 @@ def at_exit() -> None:
 
     with losing_only("the last delivery"):
         shutdown()
+    from spanfold.instrument._run import tell_unfinished, unfinished
+
+    with losing_only("the last words"):
+        tell_unfinished(unfinished())
 
 
 def end_all(outcome: str) -> None:

@@ -15,6 +15,7 @@ outer one is written. An exception that a signal handler raises may hit at any
 instant: the record is then written once, at the latest before the next one.
 """
 
+import errno
 import hashlib
 import logging
 import os
@@ -340,7 +341,7 @@ class PythonJournal:
             now,
             error,
             f"cannot be written (%s). The program goes on; up to {MAX_HELD_BYTES >> 20} MiB of records are kept in memory "
-            "and written when that is possible again. Free space or make the folder writable.",
+            f"and written when that is possible again. {_advice(error)}",
         )
 
     def _complain(self, now: float, error: BaseException, text: str) -> None:
@@ -494,6 +495,19 @@ def describe(error: BaseException) -> str:
     number = getattr(error, "errno", None)
     name = os.strerror(number) if isinstance(number, int) else ""
     return f"{type(error).__name__}: {name}" if name else type(error).__name__
+
+
+_ADVICE: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free space."),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Make the folder writable."),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit of open files."),
+    errno.EFBIG: "Raise the limit of file sizes.",
+}
+
+
+def _advice(error: BaseException) -> str:
+    """Say what to do about a refusal. Where something else stands in the way, only another place helps."""
+    return _ADVICE.get(getattr(error, "errno", None) or 0, "Name another folder for the run.")
 
 
 if not TYPE_CHECKING and native is not None:

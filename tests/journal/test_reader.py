@@ -398,6 +398,24 @@ def test_a_tail_says_what_is_not_a_whole_line_yet(tmp_path: Path) -> None:
     assert tail.damage == []
 
 
+def test_lines_that_came_after_the_reading_are_not_called_torn(tmp_path: Path) -> None:
+    path = one_file(tmp_path, a_span(1))
+    tail = Tail(path)
+    list(tail.read())
+    with path.open("ab") as file:
+        file.write(a_span(2) + a_span(3))
+
+    assert tail.torn() is None
+    assert ids(list(tail.read())) == ["0000000000000002", "0000000000000003"]
+
+
+def test_lines_behind_those_that_were_asked_for_are_not_called_torn(tmp_path: Path) -> None:
+    tail = Tail(one_file(tmp_path, a_span(1) + a_span(2) + b"abc"))
+    list(tail.read(max_bytes=1))
+
+    assert tail.torn() is None
+
+
 def test_a_tail_whose_caller_stops_early_goes_on_behind_the_last_record_it_gave(tmp_path: Path) -> None:
     path = one_file(tmp_path, b"".join(a_span(n) for n in range(1, 8)))
     tail = Tail(path)

@@ -270,6 +270,38 @@ def test_an_unsealed_run_is_open_and_not_broken(tmp_path: Path) -> None:
     assert verdict.anchor == ""
 
 
+_WRITES_ALL_THE_TIME = """
+import pathlib, sys
+from tests.journal.samples import File, span
+
+file = File(pathlib.Path(sys.argv[1]))
+print("ready", flush=True)
+while True:
+    file.add(span("00000000000000a2", "00000000000000a1"))
+"""
+
+
+def test_whole_lines_of_a_journal_that_is_written_all_the_time_are_not_called_torn(tmp_path: Path) -> None:
+    """Half a line may be read while it is written; what is called unfinished must not have an end of line."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _WRITES_ALL_THE_TIME, str(tmp_path / "journal")],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        verdicts = [verify_journal(tmp_path) for _ in range(30)]
+    finally:
+        writer.kill()
+        writer.communicate()
+
+    (path,) = (tmp_path / "journal").iterdir()
+    data = path.read_bytes()
+    assert verdicts[0].n_lines < verdicts[-1].n_lines
+    assert [t for v in verdicts for t in v.torn if b"\n" in data[t.offset : t.offset + t.length - 1]] == []
+
+
 def test_a_seal_removed_behind_the_root_span_is_named(tmp_path: Path) -> None:
     owner, _ = small_run(tmp_path)
     whole = lines_of(owner)

@@ -83,7 +83,7 @@ class ChainRead:
     last: Link = _NOTHING
     """Last whole line, with sequence number 0 when there is none."""
     size: int = 0
-    """Bytes of the file, a torn tail included."""
+    """Bytes of the file when it was read, a torn tail included."""
     n_lines: int = 0
     """Whole lines."""
 
@@ -111,7 +111,7 @@ def read_chain(path: Path, *, is_vouched_for: Callable[[Link], bool], visit: Cal
         chain.last = link
         chain.n_lines += 1
     judge.finish()
-    chain.size = max(tail.size(), chain.last.end)
+    chain.size = tail.end
     return chain
 
 

@@ -131,6 +131,8 @@ class Tail:
         self.damage: list[Damage] = []
         self._block_bytes = block_bytes
         self._root: SafeRoot | None = None
+        self._unfinished = (offset, offset)
+        """Begin and end of what stood behind the last newline when the end of the file was last read."""
 
     def read(self, max_bytes: int | None = None, *, starts: bool = True) -> Iterator[Record]:
         """Yield the records of the whole lines from `offset` on.
@@ -207,20 +209,28 @@ class Tail:
                 begin, start, held_bytes = begin + length, end, 0
                 held.clear()
             if len(block) < self._block_bytes:
-                return  # the end of the file; what stands behind the last newline is torn()
+                break
             held_bytes += len(block) - start
             if held_bytes > MAX_LINE_BYTES:
                 held.clear()
             elif start < len(block):
                 held.append(block[start:])
+        self._unfinished = begin, at
 
     def torn(self) -> Damage | None:
-        """Return what stands behind the last newline, or None: torn if the writer is dead, else being written."""
-        size = self.size()
-        if size <= self.offset:
+        """Return what stood behind the last newline of what was read, or None: torn if the writer is dead, else being written.
+
+        Bytes that came after the reading are not read yet, and nothing is known of them.
+        """
+        begin, end = self._unfinished
+        if begin != self.offset or end == begin:
             return None
-        found = f"{size - self.offset} bytes without an end of line"
-        return Damage(self.path, self.offset, size - self.offset, "torn", found)
+        return Damage(self.path, begin, end - begin, "torn", f"{end - begin} bytes without an end of line")
+
+    @property
+    def end(self) -> int:
+        """Where the file ended when its end was last read, in bytes: later ones may have come since."""
+        return self._unfinished[1]
 
     def size(self) -> int:
         """Return the length of the file now, in bytes."""

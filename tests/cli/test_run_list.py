@@ -5,12 +5,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from spanfold.cli._exits import Exit
-from tests.cli.conftest import Spanfold, finish
+from tests.cli.conftest import Spanfold, check, finish
 
 
 def by_name(document: dict) -> dict[str, dict]:
@@ -153,18 +154,38 @@ def test_an_empty_folder_has_no_runs(spanfold: Spanfold, tmp_path: Path) -> None
     assert spanfold("run", "list", "--json").document["runs"] == []
 
 
-def test_a_folder_nobody_may_read_is_left_out(spanfold: Spanfold, runs: Path) -> None:
+@pytest.mark.parametrize("closed", ["fail", "fail/journal"])
+def test_a_folder_that_may_not_be_read_is_told_and_the_others_are_listed(runs: Path, closed: str) -> None:
+    program = [sys.executable, "-m", "spanfold"]
     if os.geteuid() == 0:
-        # Root may read everything; a folder that goes away while it is searched takes the same way.
-        (runs / "gone").symlink_to(runs / "nowhere")
-    else:
-        (runs / "fail").chmod(0)
+        # Root may read everything, unless it gives that right up.
+        if shutil.which("setpriv") is None:
+            pytest.skip("needs setpriv to give up the rights of root")
+        os.chown(runs / closed, 65534, 65534)
+        program = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", *program]
+    (runs / closed).chmod(0o700 if os.geteuid() == 0 else 0)
 
-    answer = spanfold("run", "list", "--json")
-    (runs / "fail").chmod(0o700)
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*program, *words], cwd=runs.parent, capture_output=True, text=True, timeout=60, check=False
+        )
 
-    assert answer.code == Exit.DONE
-    assert "ok" in by_name(answer.document)
+    listed, as_json, shown = run("run", "list"), run("run", "list", "--json"), run("run", "show", "fail")
+    (runs / closed).chmod(0o755)
+
+    assert listed.returncode == 0
+    assert "runs/ok" in listed.stdout
+    assert f"! 1 folder below it cannot be read by you, such as runs/{closed}" in listed.stderr
+    document = json.loads(as_json.stdout)
+    check(document)
+    assert document["unreadable"] == [f"runs/{closed}"]
+    assert shown.returncode == 1
+    assert shown.stderr.startswith("spanfold: runs/fail")
+    assert "expected what you may read, found Permission denied" in shown.stderr
+
+
+def test_runs_of_the_working_directory_are_counted_in_words(spanfold: Spanfold, tmp_path: Path) -> None:
+    assert spanfold("run", "list", ".").err.endswith(" in and below this folder.\n")
 
 
 def test_a_recovered_run_is_called_so_and_nobody_is_told_to_recover_it(spanfold: Spanfold, runs: Path) -> None:

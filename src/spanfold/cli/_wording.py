@@ -1,16 +1,19 @@
 """Say an error of the library in the words of the shell: with options for arguments, and with what was typed."""
 
 import argparse
+import errno
 import os
 from pathlib import Path
 from typing import Final
 
-from spanfold.cli._places import find_run
+from spanfold.cli._places import find_run, near
 from spanfold.errors import JournalMissing, LockedError, SpanfoldError
 
 _OPTIONS: Final = {"(allow_open)": "(--allow-open)", "(assume_dead)": "(--assume-dead)"}
 _SCRATCH: Final = ".spanfold-"
 """How the names of files begin that are renamed when they are whole."""
+_HIDDEN: Final = frozenset({".fold", ".deliver", ".recover.lock"})
+"""What else we keep in a run that nobody has named."""
 
 
 def sentence(error: SpanfoldError | OSError, arguments: argparse.Namespace | None) -> str:
@@ -89,10 +92,47 @@ def _recorded_by(arguments: argparse.Namespace | None) -> str:
 
 
 def _of_system(error: OSError, arguments: argparse.Namespace | None) -> str:
+    """Say where the system refused something, what was expected there, and what to do."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
-    folder = _target(arguments) if name.startswith(_SCRATCH) else None
-    where = str(folder) if folder is not None else name
-    return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
+    place = _place(Path(name), arguments) if name else None
+    said = error.strerror or str(error)
+    where = f"{place}: " if place is not None else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}expected room to write, found {said}. Free some there{_or_elsewhere(arguments)}."
+    if place is None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{where}{said}"
+    if error.errno != errno.EROFS and not _is_readable(place):
+        return f"{where}expected what you may read, found {said}. Ask its owner, or be the user who recorded it."
+    return f"{where}expected a place that is writable for you, found {said}. Be the user it belongs to{_or_elsewhere(arguments)}."
+
+
+def _place(path: Path, arguments: argparse.Namespace | None) -> Path:
+    """Return what a user knows of a path: the folder around files of ours that are hidden."""
+    if str(path).startswith(_SCRATCH):
+        return _target(arguments) or path
+    if path.name.startswith(_SCRATCH) or path.name in _HIDDEN:
+        path = path.parent
+        if path.name == "journal":
+            path = path.parent
+    return near(path)
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether something may be read; what is not there yet may, if its folder may be entered."""
+    if not os.path.lexists(path):
+        return os.access(path.parent, os.X_OK)
+    return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
+
+
+def _or_elsewhere(arguments: argparse.Namespace | None) -> str:
+    options = {
+        "run_fold": "--into DIR",
+        "bundle_export": "-o FILE",
+        "timings_plot": "-o FILE",
+        "demo": "DIR",
+    }
+    option = options.get(getattr(arguments, "module", ""))
+    return f", or choose another place with {option}" if option else ""
 
 
 def _target(arguments: argparse.Namespace | None) -> Path | None:

@@ -42,15 +42,26 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
             f"{folder}: expected a folder with runs, found {'a file' if folder.exists() else 'nothing'}. Name another "
             "folder, or make a first run with `spanfold demo`."
         )
-    runs = list_runs(folder)
+    unreadable: list[Path] = []
+    runs = list_runs(folder, unreadable=unreadable.append)
     now = datetime.now(UTC)
     if console.as_json:
         console.document(
-            SCHEMA, {"folder": folder, "runs": [{**_as_dict(run), "age_seconds": _age(run, now)} for run in runs]}
+            SCHEMA,
+            {
+                "folder": folder,
+                "runs": [{**_as_dict(run), "age_seconds": _age(run, now)} for run in runs],
+                "unreadable": unreadable,
+            },
         )
     else:
         console.table(_COLUMNS, [_row(run, now) for run in runs], indent=0)
     _tell(console, folder, runs)
+    if unreadable:
+        console.say(
+            f"! {count(len(unreadable), 'folder')} below it cannot be read by you, such as {unreadable[0]}: "
+            "runs in there are not listed. Ask the owner, or be the user who recorded them."
+        )
     return Exit.DONE
 
 
@@ -97,7 +108,8 @@ def _since(text: str | None, now: datetime) -> float | None:
 def _tell(console: Console, folder: Path, runs: list[ListedRun]) -> None:
     counts = Counter(run.status for run in runs)
     how = ", ".join(f"{number} {status}" for status, number in counts.most_common())
-    console.say(f"{count(len(runs), 'run')} below {folder}" + (f": {how}." if how else "."))
+    place = f"below {folder}" if folder != Path() else "in and below this folder"
+    console.say(f"{count(len(runs), 'run')} {place}" + (f": {how}." if how else "."))
     interrupted = [run.run_dir for run in runs if run.status == "interrupted" and not run.is_sealed]
     if interrupted:
         console.say(f"`spanfold run recover {interrupted[0]}` finishes a run that was interrupted.")

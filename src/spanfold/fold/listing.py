@@ -6,7 +6,7 @@ process alive, and if not, what does the journal say?
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
@@ -54,21 +54,28 @@ class ListedRun:
     """Why the run is `unreadable`."""
 
 
-def list_runs(folder: Path) -> list[ListedRun]:
+def list_runs(folder: Path, *, unreadable: Callable[[Path], None] | None = None) -> list[ListedRun]:
     """Return every run at or below a folder, newest first. Links to folders are not followed.
 
     Args:
         folder: Where to look; hidden folders and those that spanfold makes inside a run are left out.
+        unreadable: Told of each folder that this user may not read: it may be a run, or hold some.
 
     Raises:
         NotADirectoryError, FileNotFoundError: There is no such folder.
     """
-    runs = [_look_at(run_dir) for run_dir in find_runs(folder)]
+    runs = [_look_at(run_dir) for run_dir in find_runs(folder, unreadable=unreadable)]
     return sorted(runs, key=lambda run: (run.start or "", str(run.run_dir)), reverse=True)
 
 
-def find_runs(folder: Path) -> Iterator[Path]:
-    """Yield every run directory at or below a folder: one whose `journal` holds a journal file, or that has one elsewhere."""
+def find_runs(folder: Path, *, unreadable: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Yield every run directory at or below a folder: one whose `journal` holds a journal file, or that has one elsewhere.
+
+    Args:
+        folder: Where to look.
+        unreadable: Told of each folder that this user may not read.
+    """
+    refused = unreadable or (lambda _: None)
     elsewhere = {place.run_dir for place in open_journals()}
     waiting = [folder]
     while waiting:
@@ -76,19 +83,26 @@ def find_runs(folder: Path) -> Iterator[Path]:
         try:
             with os.scandir(here) as entries:
                 folders = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError:
+        except OSError as error:
             if here == folder:
                 raise
-            continue  # not ours to read, or gone meanwhile
-        if (_JOURNAL in folders and _has_journal(here / _JOURNAL)) or (elsewhere and here.resolve() in elsewhere):
+            if isinstance(error, PermissionError):
+                refused(here)
+            continue  # or gone meanwhile
+        if (_JOURNAL in folders and _has_journal(here / _JOURNAL, refused)) or (
+            elsewhere and here.resolve() in elsewhere
+        ):
             yield here
         waiting += [here / name for name in folders if name not in _NOT_SEARCHED and not name.startswith(".")]
 
 
-def _has_journal(folder: Path) -> bool:
+def _has_journal(folder: Path, refused: Callable[[Path], None]) -> bool:
     try:
         with os.scandir(folder) as entries:
             return any(entry.name.endswith(SUFFIX) for entry in entries)
+    except PermissionError:
+        refused(folder)
+        return False
     except OSError:
         return False
 

@@ -287,3 +287,59 @@ def test_recovering_a_killed_run_does_not_change_what_share_of_it_its_stages_had
     assert len(open_run) == 2
     assert 0 < sum(open_run) < 1
     assert told() == pytest.approx(open_run, rel=0.01)
+
+
+AFTERWARDS = """
+import sys, threading, spanfold
+from concurrent.futures import ThreadPoolExecutor
+
+def work(began, ended):
+    with spanfold.stage("M1"), spanfold.timed("slow"):
+        began.set()
+        ended.wait(60)
+    with spanfold.stage("M2"):
+        pass
+
+ended = threading.Event()
+with spanfold.run("r", dir=sys.argv[1]) as run:
+    spanfold.score("x", None)
+    spanfold.score("y", None)
+    pool = ThreadPoolExecutor(2)
+    for _ in range(2):
+        began = threading.Event()
+        spanfold.traced_executor(pool).submit(work, began, ended)
+        began.wait(60)
+ended.set()
+pool.shutdown()
+"""
+
+
+def test_what_was_lost_and_what_was_left_open_while_a_run_was_recorded_is_shown(
+    spanfold: Spanfold, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AFTERWARDS, "late"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    run = spanfold("run", "show", "late", "--json").document
+    shown = " ".join(spanfold("run", "show", "late").out.split())
+
+    assert run["losses"] == {"scores that are no number, boolean or text": 2}
+    assert run["left_open"] == 4
+    assert "lost scores that are no number, boolean or text (2 times) while it was recorded" in shown
+    assert "in the log of the program" in shown
+    assert "left open at the end of the run: 4." in shown
+    (told,) = [line for line in done.stderr.splitlines() if "after the end of this run" in line]
+    assert told.startswith(f"{tmp_path / 'late'}: ")
+    assert "inside of `with spanfold.run(...)`" in told
+
+
+def test_a_run_that_lost_nothing_and_left_nothing_open_says_nothing_of_it(spanfold: Spanfold, runs: Path) -> None:
+    run = spanfold("run", "show", "runs/ok", "--json").document
+
+    assert (run["losses"], run["left_open"], run["lost_records"]) == ({}, 0, 0)
+    assert "!" not in spanfold("run", "show", "runs/ok").out

@@ -92,9 +92,23 @@ def test_what_is_recorded_after_the_end_of_a_run_is_counted_and_leaves_it_as_it_
     """
     ended = run(program, tmp_path / "run")
 
+    assert f"{tmp_path / 'run' / 'journal'}: expected records until the end of the run, found one after it" in ended.err
+    assert "Wait for threads and tasks before the run ends" in ended.err
     assert ended.out.split() == ["True", "True"]
     assert verify_journal(tmp_path / "run").state == "intact"
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.case("C-042")
+def test_records_that_were_lost_for_another_reason_than_the_disk_are_not_said_to_be_its_fault(tmp_path: Path) -> None:
+    program = """
+    import sys, spanfold
+    with spanfold.run("r", dir=sys.argv[1]) as opened:
+        opened.stats.lost += 3
+    """
+    ended = run(program, tmp_path / "run")
+
+    assert ended.err == f"{tmp_path / 'run'}: the run ended with 3 records lost.\n"
 
 
 @pytest.mark.case("C-042")

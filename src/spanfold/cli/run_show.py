@@ -408,7 +408,14 @@ def _journal(run: RunOverview, console: Console) -> None:
 
 def _remarks(run: RunOverview) -> Iterator[tuple[str, Style]]:
     if run.lost_records:
-        yield f"! {count(run.lost_records, 'record')} could not be written: the disk refused them.", "red"
+        yield f"! {count(run.lost_records, 'record')} could not be written. The warnings of the program say why.", "red"
+    for what, n in run.losses.items():
+        yield f"! lost {what} ({count(n, 'time')}) while it was recorded.", "red"
+    if run.losses:
+        yield "  The first of each kind is in the log of the program, with the place where it was lost.", ""
+    if run.left_open:
+        late = "The run ended them; what they did later is not in it. Wait for threads and pools inside of its `with`."
+        yield f"! left open at the end of the run: {run.left_open:,}. {late}", "yellow"
     if run.recovered is not None:
         yield "! The process of this run died; `spanfold run recover` finished it.", "yellow"
     if run.is_as_sealed is False:

@@ -181,6 +181,10 @@ class RunOverview:
     """Oldest first."""
     lost_records: int
     """Records that could not be written, as the recorder itself said later."""
+    losses: Mapping[str, int]
+    """What else the run's own process could not keep -> how often; known when the run has ended."""
+    left_open: int
+    """Spans that were still open when the run ended, and were ended by that."""
     recovered: Mapping[str, Any] | None
     """What `recover_run` did, if it was needed."""
     is_sealed: bool

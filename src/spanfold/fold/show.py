@@ -76,6 +76,7 @@ class _Gathering:
         self._last_end_ns = 0
         self._ran: dict[int, list[Interval]] = {}
         """Id of the work of each stage -> when those ran that ended."""
+        self.root_id = ""
         self.root_file = ""
         self.given: dict[str, Any] = {}
         self.stages: dict[tuple[str | None, int | None], StageWork] = {}
@@ -89,6 +90,7 @@ class _Gathering:
         self.artifacts: list[ArtifactFile] = []
         self.errors: dict[tuple[Any, ...], ErrorGroup] = {}
         self.more_errors = 0
+        self.left_open = 0
         self.open: dict[str, _Started] = {}
         self._failed_below: dict[str, set[str | None]] = {}
         """Span id -> types of the errors that arose below it."""
@@ -103,8 +105,9 @@ class _Gathering:
         if record.position is not None:
             file = record.position.path.name
             self.records[file] = self.records.get(file, 0) + 1
-            if not self.root_file and self.run.is_root(entry):
-                self.root_file = file
+            # A later session of a diagnose loop begins the run again, in a file of its own.
+            if self.run.root_id != self.root_id and self.run.is_root(entry):
+                self.root_id, self.root_file = self.run.root_id, file
                 self.given = {k: v for k, v in entry.fields.items() if _is_given(k)}
         if entry.span is not None:
             self._ended(entry, entry.span)
@@ -149,6 +152,7 @@ class _Gathering:
         started = self.open.pop(span.span_id, None)
         self._stage_depth.pop(span.span_id, None)
         failed = span.status_code == 2
+        self.left_open += entry.attributes.get(names.OUTCOME) == "left_open"
         if entry.kind:
             self._spans(span.start_ns, span.end_ns)
         if entry.kind == "stage":
@@ -278,6 +282,8 @@ class _Gathering:
             more_errors=self.more_errors,
             open=self._open_work(writers, host, now_ns),
             lost_records=shown.get("losses", {}).get("journal_records", 0),
+            losses={k: n for k, n in shown.get("losses", {}).items() if k != "journal_records" and type(n) is int},
+            left_open=self.left_open,
             recovered=shown.get("recovered"),
             is_sealed=run.is_sealed,
             is_as_sealed=verify_journal(run_dir).ok if run.is_sealed else None,

@@ -21,7 +21,7 @@ from spanfold.fs import SafeRoot
 from spanfold.instrument import _process, _signals
 from spanfold.instrument._bridge import bridge
 from spanfold.instrument._context import SPAN_KEY, get_context
-from spanfold.instrument._guard import losing_only, losses, lost
+from spanfold.instrument._guard import losing_only, losses, lost, too_late
 from spanfold.instrument._kinds import (
     AgentSpan,
     ModelCallSpan,
@@ -141,7 +141,7 @@ def current_parent(context: Context | None = None) -> tuple[Near | None, bytes]:
     if type(current) in _OURS or isinstance(current, RecordedSpan):
         ours: Any = current
         if ours.run.closed:
-            lost("records made after the end of their run")
+            too_late(ours.run)
             return None, b""
         return ours, b""
     return _outer_parent(current)
@@ -150,7 +150,7 @@ def current_parent(context: Context | None = None) -> tuple[Near | None, bytes]:
 def _outer_parent(current: object) -> tuple[Near | None, bytes]:
     if isinstance(current, Stand):
         if current.near.run.closed:
-            lost("records made after the end of their run")
+            too_late(current.near.run)
             return None, b""
         return current.near, current.parent_id
     if not state.runs and not _joinable():

@@ -7,9 +7,11 @@ to the host.
 
 import logging
 from collections import Counter
+from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
-from spanfold.errors import SettingsError
+from spanfold.errors import JournalSealed, SettingsError
 
 log = logging.getLogger("spanfold")
 
@@ -29,7 +31,7 @@ def lost(what: str, error: BaseException | None = None, *, name: str = "") -> No
     if losses[what] > 1:
         return
     where = f", first {name!r}" if name else ""
-    if isinstance(error, SettingsError):
+    if isinstance(error, (SettingsError, JournalSealed)):
         where = f" ({str(error).removesuffix('.')})"  # it says more than a place in our code, and no value
     elif error is not None:
         tb = error.__traceback__
@@ -40,6 +42,34 @@ def lost(what: str, error: BaseException | None = None, *, name: str = "") -> No
     try:
         log.warning(
             "spanfold lost %s%s; the program goes on. Further losses of this kind are only counted.", what, where
+        )
+    except Exception:
+        losses["log messages"] += 1
+
+
+class _Ended(Protocol):
+    """A run that is over."""
+
+    is_late_told: bool
+    """Whether it was told already that work goes on after it."""
+
+    @property
+    def dir(self) -> Path:
+        """The run directory."""
+        ...
+
+
+def too_late(run: _Ended) -> None:
+    """Count a record that belongs to a run that is over; log the first of each run, since no document of it tells that."""
+    losses["records made after the end of their run"] += 1
+    if run.is_late_told:
+        return
+    run.is_late_told = True
+    try:
+        log.warning(
+            "%s: something is recorded after the end of this run, and is lost; the program goes on. Wait for threads, tasks and "
+            "pools inside of `with spanfold.run(...)`. Further losses of this kind in this run are only counted.",
+            run.dir,
         )
     except Exception:
         losses["log messages"] += 1

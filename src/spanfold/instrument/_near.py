@@ -42,6 +42,9 @@ class Recorder(Protocol):
         """Whether the run is over."""
         ...
 
+    is_late_told: bool
+    """Whether it was told already that work goes on after the run."""
+
     @property
     def content(self) -> str:
         """Content policy: none, local or all."""

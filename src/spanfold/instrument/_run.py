@@ -58,6 +58,8 @@ class Recording(OfThisProcess):
 
     closed = False
     """Whether the run is over, so that nothing belongs to it any more."""
+    is_late_told = False
+    """Whether it was told already that work goes on after it."""
 
     def __init__(self, folder: Path, trace_hex: bytes, journal_folder: Path | None = None) -> None:
         settings = state.ready()

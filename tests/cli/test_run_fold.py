@@ -84,11 +84,15 @@ def test_ctrl_c_ends_following_and_another_call_goes_on(
     assert contents(tmp_path / "view") == contents(tmp_path / "runs" / "live")
 
 
-def test_a_run_that_is_being_recorded_is_not_folded_in_place(spanfold: Spanfold, live: subprocess.Popen[bytes]) -> None:
-    answer = spanfold("run", "fold", "live")
+@pytest.mark.parametrize("options", [(), ("--follow",)], ids=["once", "follow"])
+def test_a_run_that_is_being_recorded_is_not_folded_in_place(
+    spanfold: Spanfold, live: subprocess.Popen[bytes], options: tuple[str, ...]
+) -> None:
+    answer = spanfold("run", "fold", "live", *options)
 
     assert answer.code == Exit.LOCKED
     assert f"process {live.pid}" in answer.err
+    assert "Following" not in answer.err
 
 
 @pytest.mark.case("C-050")

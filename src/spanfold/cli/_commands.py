@@ -164,8 +164,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
         ("run", "fold"),
         "make every document of a run again from its journal",
         "Replaces run.json, M1..M5, timings.jsonl and the others by what the journal says; "
-        "the same journal gives the same bytes. With --follow, keeps them up to date while "
-        "another process records.",
+        "the same journal gives the same bytes. A process that records keeps its documents up to date "
+        "itself; with --follow --into DIR, another copy of them is kept up to date too.",
         ("spanfold run fold runs/001", "spanfold run fold runs/001 --follow --into view"),
         (
             _RUN,

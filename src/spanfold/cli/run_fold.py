@@ -1,6 +1,7 @@
 """`spanfold run fold`: documents from the journal."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +23,7 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
     run_dir = find_run(arguments.run)
     into = None if arguments.into is None else Path(arguments.into)
     if arguments.follow:
-        console.say(f"Following {run_dir} until it ends; Ctrl-C stops.")
-        result = follow(run_dir, stop=lambda: False, into=into, force=arguments.force)
+        result = follow(run_dir, stop=_telling(console, run_dir), into=into, force=arguments.force)
     else:
         result = fold_run(run_dir, into=into, force=arguments.force)
     if result.status == "running":
@@ -45,6 +45,19 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
     if damaged:
         console.say("! What could be read is in the documents, and nothing else.")
     return Exit.CORRUPT if damaged else Exit.DONE
+
+
+def _telling(console: Console, run_dir: Path) -> Callable[[], bool]:
+    """Return what never stops a fold, and says once that it goes on: when it has begun, and was not refused."""
+    told: list[bool] = []
+
+    def stop() -> bool:
+        if not told:
+            told.append(True)
+            console.say(f"Following {run_dir} until it ends; Ctrl-C stops.")
+        return False
+
+    return stop
 
 
 def as_dict(result: FoldResult, place: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ log what went wrong and tell nobody (docs/decisions/0007-own-transport.md).
 import base64
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ T = TypeVar("T")
 _NAME: Final = "spanfold"
 
 
+_importing: Final = threading.Lock()
+"""Scores and media are sent by two threads, and the package cannot be imported by two at once: its modules import each other."""
 _http_log: Final = logging.getLogger("httpx")
 
 
@@ -56,8 +59,10 @@ class _SdkSender:
 
     def _open(self) -> None:
         if self._api is None:
-            import httpx
-            from langfuse.api import LangfuseAPI
+            with _importing:
+                import httpx
+                from langfuse.api import LangfuseAPI
+                from langfuse.api.core import ApiError  # noqa: F401 - imported here, once
 
             _http_log.addFilter(_not_ours)  # which adds it once
             self._http = httpx.Client(timeout=self._destination.timeout_s * MAX_PATIENCE, follow_redirects=False)
@@ -69,6 +74,9 @@ class _SdkSender:
                 password=self._destination.secret,
                 httpx_client=self._http,
             )
+            with _importing:
+                # Each imports its modules when it is first asked for.
+                _ = self._api.scores, self._api.media
 
     def _attempt(self, deadline: float, patience: int, act: Callable[[], Answer]) -> Answer:
         """Do something with the client, within a deadline; every failure is an answer."""
@@ -77,7 +85,10 @@ class _SdkSender:
         except ImportError:
             return Answer("retry", "the packages of spanfold[langfuse] are not installed", float("inf"))
         except Exception as error:  # of another version than we know
-            return Answer("retry", f"the langfuse package cannot be used ({type(error).__name__})", float("inf"))
+            self.close()
+            # The program itself imports the package just now.
+            pause = None if type(error).__name__ == "_DeadlockError" else float("inf")
+            return Answer("retry", f"the langfuse package cannot be used ({type(error).__name__})", pause)
         from httpx import HTTPError
         from langfuse.api.core import ApiError
 

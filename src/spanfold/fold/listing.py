@@ -16,7 +16,7 @@ from spanfold.fold.overview import RunOverview
 from spanfold.fold.presence import Presence, Writers
 from spanfold.fold.run_state import Status
 from spanfold.fold.show import show_run
-from spanfold.journal import SUFFIX, documented_run, file_heads, host_name, journal_folder, open_journals
+from spanfold.journal import SUFFIX, documented_run, file_heads, host_name, journal_files, journal_folder, open_journals
 from spanfold.routing import STAGES
 
 _JOURNAL: Final = "journal"
@@ -110,9 +110,10 @@ def _has_journal(folder: Path, refused: Callable[[Path], None]) -> bool:
 def _look_at(run_dir: Path) -> ListedRun:
     try:
         document = documented_run(run_dir) or None
-        if document is not None and document.get("status") != "running":
+        if document is not None and document.get("status") != "running" and not _goes_on(run_dir, document):
             return _listed(run_dir, document, writer="dead", records=_sealed_records(document))
-        writer = "dead" if document is None else _writer(document, Writers(run_dir))
+        is_running = document is not None and document.get("status") == "running"
+        writer = "dead" if document is None or not is_running else _writer(document, Writers(run_dir))
         if document is not None and writer != "dead":
             records = sum(head["seq"] for head in file_heads(journal_folder(run_dir)).values())
             return _listed(run_dir, document, writer=writer, records=records)
@@ -121,6 +122,12 @@ def _look_at(run_dir: Path) -> ListedRun:
         return ListedRun(
             run_dir, None, "unreadable", "unknown", None, None, None, None, None, None, None, False, 0, {}, str(error)
         )
+
+
+def _goes_on(run_dir: Path, document: Mapping[str, Any]) -> bool:
+    """Whether there are journal files that the seal a document was made from does not know: a later session's."""
+    sealed = _table(_table(document.get("seal")).get("files"))
+    return bool(sealed) and any(path.name not in sealed for path in journal_files(run_dir))
 
 
 def _writer(document: Mapping[str, Any], writers: Writers) -> Presence:

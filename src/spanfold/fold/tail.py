@@ -141,6 +141,8 @@ class _Follower:
         self.last_ns = max(self.last_ns, record.time_ns)
         if entry.kind == SEALED:
             self.is_sealed = True
+        elif entry.kind == STARTED and entry.attributes.get(names.KIND) == "run":
+            self.is_sealed = False  # a later session of a diagnose loop goes on behind the seal
         if self.host is None and entry.attributes.get(names.KIND) == "run":
             host = entry.fields.get("host")
             self.host = host if type(host) is str else None

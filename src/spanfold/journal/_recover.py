@@ -156,8 +156,8 @@ class _Survey:
             raise JournalMissing(run_dir)
         self.folder = files[0].parent
         self.root: Event | Span | None = None
-        """The first record of the run's own span."""
-        self._told = self._root_interrupted = False
+        """The first record of the run's own span; of several sessions, of the last one's."""
+        self._told = self._root_interrupted = self._is_sealed = False
         self._open = OpenSpans()
         read = read_journal(run_dir)
         for record in read.records:
@@ -174,12 +174,19 @@ class _Survey:
         self.uncovered = _uncovered(files)
 
     def _look(self, record: Record) -> None:
-        if record.attributes.get(names.KIND) == "run" and self.root is None:
+        if record.attributes.get(names.KIND) == "run" and (self.root is None or self._is_later(record)):
             self.root = record
+            self._told = self._root_interrupted = self._is_sealed = False
         if isinstance(record, Event):
             self._told = self._told or record.name == names.EVENT_RECOVERED
+            self._is_sealed = self._is_sealed or record.name == names.EVENT_SEALED
         elif self._is_root(record):
             self._root_interrupted = record.attributes.get(names.ERROR_TYPE) == INTERRUPTED
+
+    def _is_later(self, record: Record) -> bool:
+        """Whether a run starts behind a seal: a session that goes on with it. What is told after its end is none."""
+        is_start = self._is_sealed and record.name == names.EVENT_STARTED
+        return is_start and record.attributes.get(names.DL_LATE) is not True
 
     def _is_root(self, record: Record) -> bool:
         return self.root is not None and record.span_id == self.root.span_id

@@ -20,6 +20,7 @@ from spanfold.errors import JournalCorrupt, JournalMissing
 from spanfold.journal._chain import SEALED_MARK, ChainRead, Finding, FindingCode, Head, Link, link_of, read_chain
 from spanfold.journal._decode import NotOtlp, decode_line, value_of
 from spanfold.journal._reader import Damage, Line, Tail, journal_files
+from spanfold.journal._sessions import later_session
 from spanfold.journal._witness import documented_heads
 from spanfold.model import Span
 
@@ -33,11 +34,12 @@ class JournalVerdict:
     files: Mapping[str, Head]
     """File name -> last whole line, its hash and the bytes up to its end, as they are on disk."""
     sealed: bool
-    """Whether a seal is there. Without one the last line of each file is vouched for by nothing."""
+    """Whether the journal ends with a seal. Without one, or when a later session of the run goes on behind it, the last
+    line of each file that no seal names is vouched for by nothing."""
     findings: tuple[Finding, ...]
     """By file and offset; empty when everything is as it was written."""
     torn: tuple[Damage, ...]
-    """Unfinished last lines of a run without a seal: its process still writes, or died. `recover` sets them aside."""
+    """Unfinished last lines that no seal covers: their process still writes, or died. `recover` sets them aside."""
     anchor: str
     """`spanfold.seal.head` of the root span as it must be for these files, 64 hex; empty before the root has ended.
     Compare it with the copy in a collector."""
@@ -225,6 +227,10 @@ class _Judgement:
         """File name -> the line that its sealed head names, as it is on disk."""
         for path in files:
             self.read(path)
+        sealed = {name for seal in marks.seals for name in (*seal.heads, seal.path.name)}
+        whole = [chain.path for chain in self.chains.values() if chain.last.seq and not chain.findings]
+        self.going_on = later_session(whole, sealed, self.seal.time_ns if self.seal else 0)
+        """Names of the files of a session that went on behind the newest seal."""
 
     def read(self, path: Path) -> None:
         head = self.sealed_heads.get(path.name)
@@ -257,7 +263,7 @@ class _Judgement:
         self.check_adopted()
         return JournalVerdict(
             files={name: chain.head for name, chain in self.chains.items()},
-            sealed=bool(self.marks.seals),
+            sealed=bool(self.marks.seals) and not self.going_on,
             findings=tuple(sorted(self.findings, key=lambda f: (f.path, f.offset, f.length))),
             torn=tuple(self.torn),
             anchor=anchor,
@@ -326,7 +332,7 @@ class _Judgement:
     def check_end(self, name: str, chain: ChainRead) -> None:
         """Look for bytes behind what is sealed, and for a torn tail."""
         head = self.sealed_heads.get(name)
-        if not self.marks.seals:
+        if not self.marks.seals or name in self.going_on:
             if chain.size > chain.last.end:
                 found = f"{chain.size - chain.last.end} bytes without an end of line"
                 self.torn.append(Damage(chain.path, chain.last.end, chain.size - chain.last.end, "torn", found))
@@ -377,7 +383,10 @@ class _Judgement:
         if root is None:
             return ""
         seal = next((s for s in self.marks.seals if s.path == root.path and s.line.seq > root.line.seq), None)
-        later = {s.path.name for s in self.marks.seals} | {root.path.name}
+        last = seal or self.seal
+        # Earlier sessions are what the root span was ended with; a seal that came after it is not.
+        later = {s.path.name for s in self.marks.seals if last is None or s is last or s.path.name not in last.heads}
+        later |= {root.path.name} | self.going_on
         on_disk = {n: (c.last.seq, c.last.sha256) for n, c in self.chains.items() if n not in later and c.last.seq}
         expected = self.root_head(root, on_disk)
         if seal is None or not seal.heads:

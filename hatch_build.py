@@ -217,7 +217,7 @@ def main(arguments: list[str]) -> None:
         fail_if_required(error)
         print(error, file=sys.stderr)
     else:
-        print(f"C core: {', '.join(file.parent.name for file in done) or 'nothing'} built")
+        print(f"C core: {', '.join(file.parent.name for file in done)} built" if done else "C core: up to date")
 
 
 if __name__ == "__main__":

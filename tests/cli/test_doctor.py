@@ -114,6 +114,15 @@ def test_python_alone_is_nothing_wrong_and_told_with_the_variable_that_chose_it(
     assert "core: Python, " in spanfold("doctor", strict=False, SPANFOLD_NATIVE="0").out
 
 
+def test_a_variable_for_the_core_that_says_neither_yes_nor_no_is_a_problem(spanfold: Spanfold) -> None:
+    answer = spanfold("doctor", "--json", strict=False, SPANFOLD_NATIVE="maybe")
+
+    assert answer.code == Exit.FAILED
+    assert answer.document["problems"] == [
+        "SPANFOLD_NATIVE: expected true or false, found text of 5 characters. It is ignored."
+    ]
+
+
 @pytest.mark.parametrize(
     ("rooms", "told"),
     [([], "was not built"), (["journal"], "was not built"), (["journal", "instrument"], "cannot be loaded here")],

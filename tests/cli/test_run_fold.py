@@ -225,6 +225,7 @@ def test_a_journal_that_holds_less_than_the_documents_made_from_it_was_cut(
     answer = spanfold("run", "verify", name, "--json")
 
     assert (answer.code, answer.document["state"]) == (Exit.CORRUPT, "broken")
+    assert "restore the run from a bundle or a copy" in answer.err
     (finding,) = [f for f in answer.document["journal"]["findings"] if witness in f["detail"]]
     assert (finding["code"], Path(finding["path"]).name) == ("truncated", journal.name)
     told = spanfold("run", "verify", name)

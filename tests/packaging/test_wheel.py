@@ -268,13 +268,14 @@ def test_beside_the_sources_only_what_is_older_than_its_source_is_built_again(co
     root = recipe(tmp_path)
 
     first, _ = in_place(root, SPANFOLD_NATIVE="1")
-    second, _ = in_place(root, SPANFOLD_NATIVE="1")
+    second, said = in_place(root, SPANFOLD_NATIVE="1")
     changed = root / "src" / "spanfold" / "journal" / "_native.c"
     changed.touch()
     third, _ = in_place(root, SPANFOLD_NATIVE="1")
 
     assert len(first) == len(list((ROOT / "src").rglob("_native.c")))
     assert second == first
+    assert said == "C core: up to date\n"
     assert {path.parent for path, built in third.items() if built != first[path]} == {changed.parent}
     (root / "src" / "spanfold" / "_native.h").touch()
     assert set(in_place(root, SPANFOLD_NATIVE="1")[0].items()).isdisjoint(third.items())

@@ -163,6 +163,8 @@ def examine(environ: Mapping[str, str], folder: Path, *, timeout_s: float) -> Ex
     """
     settings = _settings(environ)
     problems = [setting.problem for setting in settings if setting.problem]
+    if wrong := _wrong_switch(environ):
+        problems.append(wrong)
     resolved = _resolved(environ)
     reached = _destinations(resolved, environ, timeout_s)
     problems += [f"{reach.label}: {reach.told}" for reach in reached if reach.state in ("unreachable", "unusable")]
@@ -225,15 +227,27 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> str:
 
 # --- the core ----------------------------------------------------------------------------------------------------
 
+_SWITCH: Final = "SPANFOLD_NATIVE"
+_OFF: Final = frozenset({"0", "false", "no", "off"})
+_ON: Final = frozenset({"1", "true", "yes", "on"})
+
+
+def _wrong_switch(environ: Mapping[str, str]) -> str:
+    """Say that the variable for the core cannot be used; empty when it can."""
+    found = environ.get(_SWITCH, "").strip().lower()
+    if not found or found in _OFF | _ON:
+        return ""
+    return f"{_SWITCH}: expected true or false, found text of {len(found)} characters. It is ignored."
+
 
 def _core(environ: Mapping[str, str]) -> Core:
     if IS_NATIVE:
         return Core("C", "built when spanfold was installed")
     slower = "a recorded span takes about twice the time it takes with the C core"
-    switch = environ.get("SPANFOLD_NATIVE", "").strip().lower()
-    if switch in {"0", "false", "no", "off"}:
+    switch = environ.get(_SWITCH, "").strip().lower()
+    if switch in _OFF:
         return Core("Python", f"{slower}, which SPANFOLD_NATIVE={switch} leaves out")
-    again = "install spanfold again where a C compiler and Python's headers are"
+    again = f"install spanfold again where a C compiler and Python's headers are, without {_SWITCH}=0"
     if any(importlib.util.find_spec(f"spanfold.{room}._native") is None for room in ("journal", "instrument")):
         return Core("Python", f"{slower}, which was not built; to have it, {again}")
     return Core("Python", f"{slower}, which was built but cannot be loaded here; {again}")

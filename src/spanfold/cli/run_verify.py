@@ -92,6 +92,16 @@ def _tell(verdict: RunVerdict, console: Console) -> None:
         )
     elif verdict.documents and verdict.journal.ok:
         console.say(f"The journal is intact; `spanfold run fold {verdict.run_dir}` makes the documents again.")
+    elif not verdict.journal.ok:
+        console.say(
+            "The journal is not as it was recorded, and nothing can bring back what is gone: restore the run from a bundle or "
+            f"a copy. `spanfold run show {verdict.run_dir}` shows what can be read of it, and "
+            f"`spanfold run fold {verdict.run_dir} --into DIR` makes documents of that."
+        )
+    elif verdict.artifacts:
+        console.say(
+            "The journal is intact; restore the files of artifacts that are named above from a bundle or a copy."
+        )
 
 
 def _as_dict(verdict: RunVerdict) -> dict[str, Any]:

@@ -343,3 +343,29 @@ def test_a_run_that_lost_nothing_and_left_nothing_open_says_nothing_of_it(spanfo
 
     assert (run["losses"], run["left_open"], run["lost_records"]) == ({}, 0, 0)
     assert "!" not in spanfold("run", "show", "runs/ok").out
+
+
+WITHOUT_WITH = """
+import spanfold
+run = spanfold.run("r", dir="left")
+spanfold.stage("M1")
+spanfold.model_call("gpt-x")
+"""
+
+
+def test_a_run_and_its_work_started_without_with_are_told_as_what_they_are(spanfold: Spanfold, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_WITH], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    run = spanfold("run", "show", "left", "--json").document
+    shown = " ".join(spanfold("run", "show", "left").out.split())
+
+    assert done.stderr.startswith(f"{tmp_path / 'left'}: the program ended while this run was open")
+    assert (run["status"], run["is_sealed"], run["error"]) == ("interrupted", True, {"outcome": "abandoned"})
+    assert "ended with the program, which left it open" in shown
+    assert "error" not in shown
+    assert [work["kind"] for work in run["open"]] == ["stage", "model_call"]
+    assert "The run has ended. These were started without `with` and never ended" in shown
+    (listed,) = [line for line in spanfold("run", "list", ".").out.splitlines() if line.startswith("left")]
+    assert "interrupted" in listed
+    assert "recovered" not in listed

@@ -1,5 +1,6 @@
 """C-042: the end of a process, of a run and of the recorder, each more than once and in any order."""
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -44,7 +45,10 @@ def test_a_run_that_nobody_closed_is_closed_and_sealed_when_the_process_exits(
     assert outcomes(tmp_path / "run") == {"invoke_agent a": "abandoned", "M1": "abandoned", "r": "abandoned"}
     assert verify_journal(tmp_path / "run").state == "intact"
     assert (tmp_path / "run" / "run.json").exists()
-    assert "spanfold" not in ended.err.replace("File", "")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["run"]["status"] == "interrupted"
+    (told,) = [line for line in ended.err.splitlines() if "spanfold" in line.replace("File", "")]
+    assert told.startswith(f"{tmp_path / 'run'}: the program ended while this run was open")
+    assert "Use `with spanfold.run(...)`" in told
 
 
 @pytest.mark.case("C-042")

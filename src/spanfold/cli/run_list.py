@@ -86,8 +86,9 @@ def _row(run: ListedRun, now: datetime) -> tuple[str | Cell, ...]:
 
 def _status(run: ListedRun, now: datetime) -> str:
     if run.status == "interrupted":
-        # Nothing but recovery seals a run whose process died.
-        return "interrupted (recovered)" if run.is_sealed else f"interrupted, {age(_age(run, now))} ago"
+        if run.is_sealed:  # one that is not recovered was left open by its program
+            return "interrupted (recovered)" if run.is_recovered else "interrupted"
+        return f"interrupted, {age(_age(run, now))} ago"
     return "running?" if run.status == "running" and run.writer == "unknown" else run.status
 
 

@@ -129,7 +129,11 @@ def _head(run: RunOverview, console: Console) -> None:
     rows += _facts(run.facts)
     if run.error:
         told = (run.error.get(key) for key in ("error_type", "status_message", "outcome"))
-        rows.append(("error", Cell(": ".join(dict.fromkeys(str(t) for t in told if t)), "red")))
+        text = ": ".join(dict.fromkeys(str(t) for t in told if t))
+        if text == "abandoned":
+            rows.append(("ended", Cell("with the program, which left it open", "yellow")))
+        else:
+            rows.append(("error", Cell(text, "red")))
     rows += [("given" if i == 0 else "", text) for i, text in enumerate(_fields(run.given))]
     rows += [("result" if i == 0 else "", text) for i, text in enumerate(_fields(run.results))]
     console.pairs(rows)
@@ -377,6 +381,11 @@ def _open(run: RunOverview, console: Console) -> None:
         return
     console.heading("Started and not ended")
     console.table(_OPEN_COLUMNS, _ends([_open_row(work) for work in run.open], len(_OPEN_COLUMNS)))
+    if run.end is not None and run.recovered is None:
+        console.prose(
+            "  The run has ended. These were started without `with` and never ended, or in a process that died or still runs.",
+            indent="  ",
+        )
 
 
 def _open_row(work: OpenWork) -> Row:

@@ -68,6 +68,8 @@ class LoopRun(Run):
         is_offline: Whether nothing may be sent.
     """
 
+    may_be_left_open = True
+
     def __init__(
         self, place: RunPlace, home: OpenJournal | None, *, trace_id: str, is_late: bool, is_offline: bool
     ) -> None:

@@ -46,6 +46,8 @@ class ListedRun:
     pid: int | None
     is_sealed: bool
     """Whether the journal is sealed; one that ended badly may need `recover_run`."""
+    is_recovered: bool
+    """Whether `recover_run` finished it."""
     lost_records: int
     """Records that could not be written, as the recorder itself said later."""
     losses: Mapping[str, int]
@@ -119,9 +121,8 @@ def _look_at(run_dir: Path) -> ListedRun:
             return _listed(run_dir, document, writer=writer, records=records)
         return _of_overview(show_run(run_dir))
     except (SpanfoldError, OSError) as error:
-        return ListedRun(
-            run_dir, None, "unreadable", "unknown", None, None, None, None, None, None, None, False, 0, {}, str(error)
-        )
+        nothing = (None,) * 7
+        return ListedRun(run_dir, None, "unreadable", "unknown", *nothing, False, False, 0, {}, str(error))
 
 
 def _goes_on(run_dir: Path, document: Mapping[str, Any]) -> bool:
@@ -159,8 +160,9 @@ def _of_overview(run: RunOverview) -> ListedRun:
         host=_text(run.facts.get("host")),
         pid=pid if type(pid) is int else None,
         is_sealed=run.is_sealed,
+        is_recovered=run.recovered is not None,
         lost_records=run.lost_records,
-        losses={},
+        losses=run.losses,
         problem="",
     )
 
@@ -182,6 +184,7 @@ def _listed(run_dir: Path, document: Mapping[str, Any], *, writer: Presence, rec
         host=_text(document.get("host")),
         pid=pid if type(pid) is int else None,
         is_sealed=isinstance(document.get("seal"), dict),
+        is_recovered=isinstance(document.get("recovered"), dict),
         lost_records=lost if type(lost) is int else 0,
         losses={what: n for what, n in _table(losses).items() if what != "journal_records" and type(n) is int},
         problem="" if status in get_args(Status) else "run.json tells no status that is known here",

@@ -151,7 +151,9 @@ class RunState:
     def _root_ended(self, entry: Entry, span: Span) -> None:
         self.seconds = entry.seconds
         if self._recovered is None:
-            self.status = "failed" if span.status_code == 2 else "completed"
+            # The program left the run to its own end: nobody said that the work was done. Loggers of a loop always may.
+            left = entry.attributes.get(names.OUTCOME) == "abandoned" and not self.is_diagnose
+            self.status = "failed" if span.status_code == 2 else "interrupted" if left else "completed"
         later = {k: v for k, v in entry.fields.items() if k not in self.start_fields and k != names.RUN_LOSSES}
         told = entry.fields.get(names.RUN_LOSSES)
         self._losses = cast("dict[str, Any]", told) if type(told) is dict else {}

@@ -149,6 +149,8 @@ class Run(Recording):
 
     is_offline = False
     """Whether nothing of it is sent anywhere."""
+    may_be_left_open = False
+    """Whether the end of the program is as good an end of it as any other."""
 
     def __init__(
         self, name: str, folder: Path | None, fields: Mapping[str, Any], *, place: RunPlace | None = None
@@ -235,11 +237,10 @@ class Run(Recording):
             if outcome == "terminated":
                 self.span.set_status(trace.StatusCode.ERROR, outcome)
                 self.span.set_attribute(names.ERROR_TYPE, outcome)
-            if outcome == "abandoned":
-                # Not a warning: a program may leave a run to its exit on purpose, and the record says it.
-                log.info(
-                    "%s: the program ended while this run was open. It is sealed now; use `with spanfold.run(...)` so that it "
-                    "ends where its work ends.",
+            if outcome == "abandoned" and not self.may_be_left_open:
+                log.warning(
+                    "%s: the program ended while this run was open, so its status is interrupted. Use `with spanfold.run(...)`, "
+                    "and `with` for its stages and calls: only then they end where their work ends.",
                     self.dir,
                 )
         self.close()

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from spanfold import names
 from spanfold.errors import JournalMissing
 from spanfold.fold.diagnose_overview import NARRATED, narrated
-from spanfold.fold.entry import EVENT, LOST, RECOVERED, SCORE, SEALED, STARTED, Entry
+from spanfold.fold.entry import EVENT, LOST, RECOVERED, SCORE, SEALED, STARTED, Entry, loaded
 from spanfold.fold.presence import Writers
 from spanfold.fold.run_state import HOST_FACTS
 from spanfold.journal import Tail, journal_files
@@ -87,7 +87,7 @@ def tail_run(
     writers = Writers(run_dir)
     yield from deque((m for m in follower.moments() if wanted(m)), maxlen=last)
     while not follower.is_sealed:
-        if not follower.found and not any(writers.presence(name, follower.host) != "dead" for name in follower.tails):
+        if not follower.found and not follower.is_written(writers):
             moment = Moment("interrupted", follower.last_ns)
             if wanted(moment):
                 yield moment
@@ -113,6 +113,12 @@ class _Follower:
         self.last_ns = 0
         self.host: str | None = None
         """Machine of the run, once it is known."""
+        self._sealed: set[str] = set()
+        """Files that a seal covers, and nobody writes any more."""
+
+    def is_written(self, writers: Writers) -> bool:
+        """Whether somebody may still write."""
+        return any(writers.presence(name, self.host) != "dead" for name in self.tails.keys() - self._sealed)
 
     def moments(self) -> Iterator[Moment]:
         """Yield what is new, in order of time within blocks of bounded size."""
@@ -141,6 +147,8 @@ class _Follower:
         self.last_ns = max(self.last_ns, record.time_ns)
         if entry.kind == SEALED:
             self.is_sealed = True
+            heads = loaded(entry.fields.get("heads"))
+            self._sealed.update(cast("dict[str, Any]", heads) if type(heads) is dict else ())
         elif entry.kind == STARTED and entry.attributes.get(names.KIND) == "run":
             self.is_sealed = False  # a later session of a diagnose loop goes on behind the seal
         if self.host is None and entry.attributes.get(names.KIND) == "run":

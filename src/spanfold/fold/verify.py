@@ -106,7 +106,8 @@ def verify_run(run_dir: Path) -> RunVerdict:
         documents_problem=problem,
         artifacts=tuple(_differences(root, recorded)),
         n_artifacts=len(recorded),
-        is_recorded=bool(writers.living) and not journal.sealed,
+        # The process of an earlier session may live and have nothing to do with the run any more.
+        is_recorded=not journal.sealed and bool(writers.living.keys() & (journal.going_on or writers.living.keys())),
     )
 
 

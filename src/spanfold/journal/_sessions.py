@@ -23,18 +23,18 @@ _OF_A_LOOP: Final = "diagnose"
 _BLOCK: Final = 1 << 14
 
 
-def later_session(whole: Iterable[Path], sealed: Set[str], sealed_ns: int) -> frozenset[str]:
+def later_session(files: Iterable[Path], sealed: Set[str], sealed_ns: int) -> frozenset[str]:
     """Return the names of the files that were written by a session which goes on behind the newest seal.
 
     Args:
-        whole: The files whose chain holds from its beginning.
+        files: Those that a seal covers or stands in, and those whose chain holds from its beginning.
         sealed: Names of the files that a seal covers or stands in.
         sealed_ns: Time of the newest seal.
 
     Returns:
         The file of the session itself, and those of its child processes; empty when there is none.
     """
-    paths = sorted(whole)
+    paths = sorted(files)
     if not sealed or all(path.name in sealed for path in paths):
         return frozenset()
     first = {path.name: record for path in paths if (record := _first_record(path)) is not None}

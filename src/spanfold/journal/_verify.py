@@ -45,6 +45,8 @@ class JournalVerdict:
     Compare it with the copy in a collector."""
     n_lines: int
     """Whole lines that are on disk, in all files."""
+    going_on: frozenset[str] = frozenset()
+    """Files of a later session of the run, behind the newest seal."""
 
     @property
     def state(self) -> Literal["intact", "open", "broken"]:
@@ -135,6 +137,7 @@ class _Root(NamedTuple):
     line: Link
     head: str
     seq: int
+    end_ns: int
 
 
 class Marks:
@@ -204,7 +207,7 @@ def _read_root(path: Path, line: Line) -> list[_Root]:
     try:
         records = list(decode_line(line.data))
         return [
-            _Root(path, link_of(line), str(r.attributes[names.SEAL_HEAD]), int(r.attributes[names.SEAL_SEQ]))
+            _Root(path, link_of(line), str(r.attributes[names.SEAL_HEAD]), int(r.attributes[names.SEAL_SEQ]), r.end_ns)
             for r in records
             if type(r) is Span and names.SEAL_HEAD in r.attributes
         ]
@@ -228,8 +231,9 @@ class _Judgement:
         for path in files:
             self.read(path)
         sealed = {name for seal in marks.seals for name in (*seal.heads, seal.path.name)}
-        whole = [chain.path for chain in self.chains.values() if chain.last.seq and not chain.findings]
-        self.going_on = later_session(whole, sealed, self.seal.time_ns if self.seal else 0)
+        whole = {name for name, chain in self.chains.items() if chain.last.seq and not chain.findings}
+        told = [path for path in files if path.name in sealed | whole]
+        self.going_on = later_session(told, sealed, self.seal.time_ns if self.seal else 0)
         """Names of the files of a session that went on behind the newest seal."""
 
     def read(self, path: Path) -> None:
@@ -268,6 +272,7 @@ class _Judgement:
             torn=tuple(self.torn),
             anchor=anchor,
             n_lines=sum(chain.n_lines for chain in self.chains.values()),
+            going_on=self.going_on,
         )
 
     def report(
@@ -379,7 +384,7 @@ class _Judgement:
         Returns:
             The head as it must be for the files as they are.
         """
-        root = max(self.marks.roots, key=lambda r: (r.path, r.line.offset), default=None)
+        root = max(self.marks.roots, key=lambda r: (r.end_ns, r.path, r.line.offset), default=None)
         if root is None:
             return ""
         seal = next((s for s in self.marks.seals if s.path == root.path and s.line.seq > root.line.seq), None)

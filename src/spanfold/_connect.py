@@ -243,8 +243,8 @@ class _Delivery:
             reasons[f"{label}: waiting, {result.reason or 'no answer in time'}"] = result.waiting
             if last:
                 log.warning(
-                    "%d records have not arrived at %s (%s); they are in the journal, %s sends them.",
-                    result.waiting,
+                    "%s not arrived at %s (%s); they are in the journal, %s sends them.",
+                    "1 record has" if result.waiting == 1 else f"{result.waiting} records have",
                     label,
                     result.reason or "no answer in time",
                     "the next run beside it or `spanfold run deliver`"

@@ -37,6 +37,13 @@ print(result.sent, result.waiting, flush=True)
 """
 SCORED = PROGRAM.replace("            pass\n", "            spanfold.score('accuracy', i)\n")
 STOPPED = PROGRAM.replace('    print("recorded"', '    spanfold.shutdown(0.1)\n    print("recorded"')
+LOGGED = (
+    """
+import logging, sys
+logging.basicConfig(filename=sys.argv[1] + ".log", level="INFO")
+"""
+    + PROGRAM
+)
 LOOP = """
 import sys, time
 from types import SimpleNamespace
@@ -279,6 +286,18 @@ def test_a_run_that_a_living_process_records_is_left_to_it(receiver, folder):
     assert wait_until(lambda: waiting(living.run_dir) == 0, 30)
     again.end()
     assert arrived(receiver) == once(named("living", 3, is_whole=False), named("later", 3), named("again", 3))
+
+
+def test_the_log_says_how_many_runs_wait_and_does_not_count_its_own_run_as_left(receiver, folder):
+    unsent(receiver, folder, "first", count=0)
+    later = Program(folder, "later", program=LOGGED).recorded()
+    log = folder.with_suffix(".log")
+    assert wait_until(lambda: "1 record of earlier runs was sent.\n" in log.read_text(), 30)
+    later.end()
+
+    told = log.read_text()
+    assert "records of 1 earlier run wait.\n" in told
+    assert "left" not in told
 
 
 def test_nothing_is_reached_through_a_link(receiver, folder, tmp_path):

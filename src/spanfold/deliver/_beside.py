@@ -81,7 +81,7 @@ def look_beside(folder: Path, keys: Collection[str], deadline: float) -> Found:
         try:
             seen[name] = _look_at(root, name, elsewhere, keys, deadline)
         except FileNotFoundError:
-            continue  # no run, or one that was never sent anywhere
+            continue  # no run, one of this process, or one that was never sent anywhere
         except (OSError, SpanfoldError) as error:
             found.left[f"cannot be read ({type(error).__name__})"] += 1
         # The program that has just begun gets the processor every other time.
@@ -135,7 +135,7 @@ def _look_at(
     """Look at one run.
 
     Raises:
-        FileNotFoundError: It is none, or was never meant to be sent to any of these destinations.
+        FileNotFoundError: It is none, one of this process, or was never meant to be sent to any of these destinations.
         OSError, SpanfoldError: It cannot be looked at.
     """
     place = elsewhere.get(root.path / name)
@@ -144,6 +144,8 @@ def _look_at(
     if not meant:
         raise FileNotFoundError
     files = _files(journal.path)
+    if os.getpid() in _living(files):
+        raise FileNotFoundError  # this process sends it already
     if _is_any_alive(files):
         return _Seen(min(files), [], "recorded by a process that lives")
     waiting = [key for key in meant if anything_waits(journal.path, key, deadline)]
@@ -179,7 +181,13 @@ def _files(journal_dir: Path) -> list[str]:
 
 
 def _is_any_alive(files: Iterable[str]) -> bool:
-    return any(live_writer(name.removesuffix(SUFFIX)) is not None for name in files)
+    return bool(_living(files))
+
+
+def _living(files: Iterable[str]) -> set[int]:
+    """Return the ids of the processes that write these files and live."""
+    found = (live_writer(name.removesuffix(SUFFIX)) for name in files)
+    return {pid for pid in found if pid is not None}
 
 
 def _may_be_recorded_elsewhere(run_dir: Path, journal_dir: Path, place: OpenJournal | None) -> bool:

@@ -148,7 +148,8 @@ class EarlierRuns:
                 if (key, run_dir) not in self._settled:
                     self._lanes[key].add(run_dir)
         if found.waiting or found.left:
-            log.info("%s: records of %d earlier runs wait%s.", folder, len(found.waiting), _counted(found.left))
+            runs = _number(len(found.waiting), "earlier run")
+            log.info("%s: records of %s wait%s.", folder, runs, _counted(found.left))
         return True
 
 
@@ -291,7 +292,9 @@ class _Lane:
             self._left[why] += 1
         if not self._runs and (self._sent or self._left):
             label = self._shipper.destination.label
-            log.info("%s: %d records of earlier runs were sent%s.", label, self._sent, _counted(self._left))
+            what = _number(self._sent, "record")
+            was = "was" if self._sent == 1 else "were"
+            log.info("%s: %s of earlier runs %s sent%s.", label, what, was, _counted(self._left))
             self._sent, self._left = 0, Counter()
 
 
@@ -315,3 +318,7 @@ class _Yielding:
 
 def _counted(left: Counter[str]) -> str:
     return f"; left: {', '.join(f'{count} {why}' for why, count in left.items())}" if left else ""
+
+
+def _number(count: int, one: str) -> str:
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"

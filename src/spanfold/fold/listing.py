@@ -121,8 +121,24 @@ def _look_at(run_dir: Path) -> ListedRun:
             return _listed(run_dir, document, writer=writer, records=records)
         return _of_overview(show_run(run_dir))
     except (SpanfoldError, OSError) as error:
-        nothing = (None,) * 7
-        return ListedRun(run_dir, None, "unreadable", "unknown", *nothing, False, False, 0, {}, str(error))
+        return ListedRun(
+            run_dir=run_dir,
+            name=None,
+            status="unreadable",
+            writer="unknown",
+            start=None,
+            seconds=None,
+            last_record=None,
+            records=None,
+            trace_id=None,
+            host=None,
+            pid=None,
+            is_sealed=False,
+            is_recovered=False,
+            lost_records=0,
+            losses={},
+            problem=str(error),
+        )
 
 
 def _goes_on(run_dir: Path, document: Mapping[str, Any]) -> bool:

@@ -71,6 +71,7 @@ def test_a_run_with_a_damaged_journal_is_packed_only_on_request_and_said_to_be_d
     assert "damaged" in forced.err
     verified = spanfold("bundle", "verify", forced.document["path"], "--json")
     assert (verified.code, verified.document["manifest"]["damage"]) == (Exit.CORRUPT, forced.document["damage"])
+    assert "sealed, and not as it was recorded" in spanfold("bundle", "verify", forced.document["path"]).out
 
 
 def test_a_run_that_is_recorded_is_packed_only_on_request(

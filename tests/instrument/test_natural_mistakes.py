@@ -88,3 +88,18 @@ def test_a_directory_that_is_no_path_is_told_by_name_and_the_program_goes_on(tmp
     assert done.stdout == "goes on\n"
     assert "lost a run (dir: expected a path (str or os.PathLike), found an int)" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"), [("'0.1'", False), ("'soon'", True), ("None", True), ("10**400", True), ("True", False)]
+)
+def test_a_time_limit_that_is_no_number_does_not_fail_the_program(tmp_path: Path, given: str, is_told: bool) -> None:
+    program = (
+        "import spanfold\nwith spanfold.run('r', dir='run'):\n"
+        f"    print(spanfold.flush({given}).written, spanfold.shutdown({given}).written)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "1 1\n"
+    assert ("timeout_s: expected seconds as a number, found an object" in done.stderr) == is_told

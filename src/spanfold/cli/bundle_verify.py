@@ -58,7 +58,7 @@ def _print(path: Path, verdict: BundleVerdict, console: Console) -> None:
             ("run", f"{manifest.run_name or '(no name)'}, {manifest.status}, {moment(manifest.start)} UTC"),
             ("trace", manifest.trace_id or "(unknown)"),
             ("holds", f"{count(len(verdict.entries), 'file')}, {size(total)} unpacked"),
-            ("journal", "sealed" if manifest.sealed else "not sealed"),
+            ("journal", f"{'sealed' if manifest.sealed else 'not sealed'}{_since_then(verdict)}"),
         ]
         if verdict.head:
             rows.append(("anchor", f"{verdict.head} (spanfold.seal.head of the root span in a collector)"))
@@ -71,6 +71,12 @@ def _print(path: Path, verdict: BundleVerdict, console: Console) -> None:
     for (code, detail), alike in _alike(verdict.findings).items():
         many = f", {len(alike)} times" if len(alike) > 1 else ""
         console.prose(f"  {code}{many}: {detail}", indent="    ")
+
+
+def _since_then(verdict: BundleVerdict) -> str:
+    """Say that what was sealed is not what is there; empty when it is."""
+    wrong = any(f.severity == "error" and f.entry.startswith("run/journal/") for f in verdict.findings)
+    return ", and not as it was recorded" if wrong else ""
 
 
 def _other_kind(path: Path, verdict: BundleVerdict) -> str:

@@ -17,6 +17,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 
 from spanfold import names
+from spanfold.errors import SettingsError
 from spanfold.fs import SafeRoot
 from spanfold.instrument import _process, _signals
 from spanfold.instrument._bridge import bridge
@@ -573,7 +574,11 @@ class FlushResult(NamedTuple):
     """Destination and why records were refused there, or wait -> how many; empty when all have arrived."""
 
 
-def flush(timeout_s: float = 5.0) -> FlushResult:
+FLUSH_S: Final = 5.0
+"""How long a flush waits for destinations by default."""
+
+
+def flush(timeout_s: float = FLUSH_S) -> FlushResult:
     """Bring journals, documents and destinations up to date, within a time limit.
 
     Args:
@@ -586,7 +591,7 @@ def flush(timeout_s: float = 5.0) -> FlushResult:
     return _flush(timeout_s, last=False)
 
 
-def shutdown(timeout_s: float = 5.0) -> FlushResult:
+def shutdown(timeout_s: float = FLUSH_S) -> FlushResult:
     """Flush, then stop threads and connections of ours, within a time limit.
 
     Open runs stay open: what is recorded later is still in their journal, and
@@ -602,8 +607,20 @@ def shutdown(timeout_s: float = 5.0) -> FlushResult:
     return result
 
 
+def _seconds(given: Any) -> float:
+    """Return a time limit as a number, the usual one in place of what is none: whoever flushes must not fail by it."""
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError):
+        lost(
+            "a time limit",
+            SettingsError("timeout_s", "seconds as a number", f"an object of type {type(given).__name__}"),
+        )
+        return FLUSH_S
+
+
 def _flush(timeout_s: float, *, last: bool) -> FlushResult:
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _seconds(timeout_s)
     written = held = dropped = 0
     for recording in (*state.runs.values(), state.joined, *finish_unfinished()):
         if recording is None:

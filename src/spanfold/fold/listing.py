@@ -77,7 +77,7 @@ def find_runs(folder: Path, *, unreadable: Callable[[Path], None] | None = None)
         folder: Where to look.
         unreadable: Told of each folder that this user may not read.
     """
-    refused = unreadable or (lambda _: None)
+    refused = unreadable or _ignore
     elsewhere = {place.run_dir for place in open_journals()}
     waiting = [folder]
     while waiting:
@@ -96,6 +96,10 @@ def find_runs(folder: Path, *, unreadable: Callable[[Path], None] | None = None)
         ):
             yield here
         waiting += [here / name for name in folders if name not in _NOT_SEARCHED and not name.startswith(".")]
+
+
+def _ignore(_: Path) -> None:
+    """Nobody wants to be told."""
 
 
 def _has_journal(folder: Path, refused: Callable[[Path], None]) -> bool:

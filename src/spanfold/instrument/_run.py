@@ -293,8 +293,8 @@ class Run(Recording):
             )
         if not self.journal.is_sealed:
             log.warning(
-                "%s: the run ended, and its end with %d records is only in memory (%s). That is written with the next flush, at "
-                "the end of another run, or when the process exits, if it can be written then.",
+                "%s: the run ended with %d records and its seal in memory only (%s). They are written with the next flush, at the "
+                "end of another run, or when the process exits, if that is possible then.",
                 self.dir,
                 self.stats.held,
                 self.stats.problem or "it could not be sealed",

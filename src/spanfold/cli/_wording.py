@@ -99,6 +99,10 @@ def _of_system(error: OSError, arguments: argparse.Namespace | None) -> str:
     where = f"{place}: " if place is not None else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where}expected room to write, found {said}. Free some there{_or_elsewhere(arguments)}."
+    if place is not None and error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return f"{where}expected a folder or nothing, found a file ({said}). Give another name."
+    if place is not None and error.errno == errno.ENOENT:
+        return f"{where}expected it to be there, found nothing ({said}). Check the name{_or_elsewhere(arguments)}."
     if place is None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{where}{said}"
     if error.errno != errno.EROFS and not _is_readable(place):
@@ -110,10 +114,10 @@ def _place(path: Path, arguments: argparse.Namespace | None) -> Path:
     """Return what a user knows of a path: the folder around files of ours that are hidden."""
     if str(path).startswith(_SCRATCH):
         return _target(arguments) or path
-    if path.name.startswith(_SCRATCH) or path.name in _HIDDEN:
-        path = path.parent
-        if path.name == "journal":
-            path = path.parent
+    for number, part in enumerate(path.parts):
+        if number and (part.startswith(_SCRATCH) or part in _HIDDEN):
+            path = Path(*path.parts[:number])
+            return near(path.parent if path.name == "journal" else path)
     return near(path)
 
 

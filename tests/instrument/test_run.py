@@ -171,7 +171,7 @@ def test_a_thousand_taken_names_keep_the_records_in_memory_and_say_so(tmp_path: 
     ]
 
 
-@pytest.mark.parametrize("value", [5, 5.5, object(), b"bytes", ["a"], {"a": 1}])
+@pytest.mark.parametrize("value", [5, 5.5, object(), ["a"], {"a": 1}])
 def test_a_directory_of_a_wrong_type_costs_the_run_and_raises_nothing(value: object, lost: Lost) -> None:
     with spanfold.run("r", dir=value), spanfold.stage("M1"):  # type: ignore[arg-type]
         pass

@@ -50,6 +50,7 @@ class _SdkSender:
         self._base = langfuse_base(destination)
         self._http: Any = None
         self._api: Any = None
+        self._api_error: type[Exception] = Exception
 
     def close(self) -> None:
         """Let the connections go."""
@@ -62,7 +63,9 @@ class _SdkSender:
             with _importing:
                 import httpx
                 from langfuse.api import LangfuseAPI
-                from langfuse.api.core import ApiError  # noqa: F401 - imported here, once
+                from langfuse.api.core import ApiError
+
+                self._api_error = ApiError
 
             _http_log.addFilter(_not_ours)  # which adds it once
             self._http = httpx.Client(timeout=self._destination.timeout_s * MAX_PATIENCE, follow_redirects=False)
@@ -90,15 +93,15 @@ class _SdkSender:
             pause = None if type(error).__name__ == "_DeadlockError" else float("inf")
             return Answer("retry", f"the langfuse package cannot be used ({type(error).__name__})", pause)
         from httpx import HTTPError
-        from langfuse.api.core import ApiError
 
         deadline = min(deadline, time.monotonic() + self._destination.timeout_s * patience)
         try:
             return within(deadline, act, lambda late: None)
-        except ApiError as error:
-            return _judge(error.status_code, error.headers)
         except _NotTaken as error:
             return error.answer
+        except self._api_error as error:
+            found: Any = error
+            return _judge(found.status_code, found.headers)
         except (HTTPError, OSError, ValueError, SpanfoldError) as error:
             # Its thread may be at work with the client for as long as the peer likes.
             self.close()

@@ -144,6 +144,8 @@ class NoopRun(NoopSpan):
     closed = True
     is_offline = True
     is_mirrored = False
+    is_late_told = False
+    may_be_left_open = True
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -18,6 +18,8 @@ from spanfold.fs import FileSpan, Piece, SafeRoot, SpanTooShort, fsync_folder
 
 SMALL_BYTES: Final = 1 << 20
 """Up to this size a document is rewritten for every record of `Urgency.SOON`; larger ones wait as for `LATER`."""
+_LINES_BYTES: Final = 1 << 18
+"""Of a log that are read at once."""
 REST_FACTOR: Final = 10
 """A waiting document is left alone for this many times as long as its last rewrite took."""
 MANY: Final = 64
@@ -128,7 +130,8 @@ class Publisher:
             with root.open_append(draft.path) as handle:
                 if handle.size != written:
                     return None
-                handle.append(_tail(part, written, spool))
+                for lines in _tail(part, written, spool):
+                    handle.append(lines)
                 if self._durable:
                     handle.sync()
         except UnsafeEntryError:  # a link, or a file with a second name: it is replaced, not written to
@@ -164,13 +167,23 @@ class Publisher:
             return False
 
 
-def _tail(part: Part, begin: int, spool: Spool) -> bytes:
-    """Return the bytes of a part from `begin` on."""
+def _tail(part: Part, begin: int, spool: Spool) -> Iterator[bytes]:
+    """Yield the bytes of a log from `begin` on, whole lines at a time, so that a long one is never in memory as a whole."""
     if begin >= part.stored:
-        return bytes(part.pending[begin - part.stored :])
+        yield bytes(part.pending[begin - part.stored :])
+        return
     with spool.open(part) as file:
         file.seek(begin)
-        return file.read(part.stored - begin) + part.pending
+        left, held = part.stored - begin, b""
+        while left and (block := file.read(min(left, _LINES_BYTES))):
+            left -= len(block)
+            lines, end, rest = block.rpartition(b"\n")
+            if end:
+                yield b"".join((held, lines, end))
+                held = rest
+            else:
+                held += block
+        yield held + part.pending
 
 
 def _filled(pieces: Iterable[bytes | Bucket], draft: Draft, spool: Spool) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""How time and memory grow with the length of a run, documents on.
+"""How time and memory grow with the length of a run: of the journal alone, and with documents folded meanwhile.
 
 A run of n model calls in stages of 100, for n from 1,000 up. The exponent is
 the slope of log(CPU time) over log(n), least squares; 1 is linear. Memory is
@@ -30,7 +30,7 @@ QUICK = (1_000, 3_000, 10_000)
 TEXT = "word and text " * 18
 
 
-def _child(folder: str, n: int) -> None:
+def _child(folder: str, n: int, what: str) -> None:
     import spanfold
     from spanfold.instrument import state
 
@@ -38,6 +38,8 @@ def _child(folder: str, n: int) -> None:
     with tempfile.TemporaryDirectory() as scratch, spanfold.run("warm", dir=Path(scratch) / "run"):
         redactor: Any = cast("Any", state.gate)._redactor
         redactor.accelerate()
+    if what == "journal":
+        state.connector = None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun, wall = time.process_time(), time.perf_counter()
     with spanfold.run("growth", dir=folder):
@@ -60,10 +62,10 @@ def _child(folder: str, n: int) -> None:
     )
 
 
-def _row(n: int) -> dict[str, Any]:
+def _row(n: int, what: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(
-            [sys.executable, "-m", "bench.growth", str(Path(scratch) / "run"), str(n)],
+            [sys.executable, "-m", "bench.growth", str(Path(scratch) / "run"), str(n), what],
             check=True,
             capture_output=True,
             text=True,
@@ -72,13 +74,17 @@ def _row(n: int) -> dict[str, Any]:
 
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
-    """Return time and memory per size, the exponent, and memory growth per event."""
+    """Return time and memory per size, the exponent, and memory growth per event, of both."""
+    return {what: _measured(what, quick=quick) for what in ("journal", "documents")}
+
+
+def _measured(what: str, *, quick: bool) -> dict[str, Any]:
     sizes = QUICK if quick else SIZES
     small, large = [n for n in sizes if n <= REPEATED], [n for n in sizes if n > REPEATED]
     found: dict[int, list[dict[str, Any]]] = {n: [] for n in sizes}
     for number in range(3):
         for n in [*small, *large[number : number + 1]]:
-            found[n].append(_row(n))
+            found[n].append(_row(n, what))
     rows = [{name: statistics.median(row[name] for row in found[n]) for name in found[n][0]} for n in sizes]
     xs, ys = [math.log(r["events"]) for r in rows[1:]], [math.log(r["cpu_s"]) for r in rows[1:]]
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
@@ -92,9 +98,13 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> str:
-    """Return the table."""
+    """Return the tables."""
+    return "\n".join(_table(what, found) for what, found in result.items())
+
+
+def _table(what: str, result: dict[str, Any]) -> str:
     lines = [
-        "growth, model calls of 0.5 KB with documents on",
+        f"growth, model calls of 0.5 KB, {'the journal alone' if what == 'journal' else 'with documents'}",
         f"{'events':>9}{'CPU s':>9}{'µs/event':>10}{'peak MB':>9}{'run MB':>9}",
     ]
     lines += [
@@ -106,4 +116,4 @@ def render(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    _child(sys.argv[1], int(sys.argv[2]))
+    _child(sys.argv[1], int(sys.argv[2]), sys.argv[3])

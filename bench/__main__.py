@@ -1,6 +1,6 @@
 """Run the benchmarks and print their tables.
 
-    .venv/bin/python -m bench                    all of them, about three minutes
+    .venv/bin/python -m bench                    all of them, about ten minutes
     .venv/bin/python -m bench overhead --quick   one, small, for a look
     .venv/bin/python -m bench --json             one JSON document
 

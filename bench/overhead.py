@@ -33,8 +33,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 import spanfold
-from spanfold.instrument import state
-from spanfold.journal import IS_NATIVE
+from spanfold.instrument import IS_NATIVE, state
 
 PROMPT = "Review this change and say what could go wrong with it, in one line. " * 30
 ANSWER = "The second branch never runs, because the first one returns. " * 17

@@ -20,8 +20,10 @@ Content = Literal["none", "local", "all"]
 RedactCallback = Callable[[str], str]
 ProviderChoice = Literal["auto", "own", "global"]
 
-_TRUE: Final = frozenset({"1", "true", "yes", "on"})
-_FALSE: Final = frozenset({"0", "false", "no", "off"})
+TRUE: Final = frozenset({"1", "true", "yes", "on"})
+"""What stands for true in a variable, in lower case."""
+FALSE: Final = frozenset({"0", "false", "no", "off"})
+"""What stands for false in a variable, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,9 @@ def _boolean(setting: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else None
-    if word in _TRUE:
+    if word in TRUE:
         return True
-    if word in _FALSE:
+    if word in FALSE:
         return False
     raise SettingsError(setting, "true or false", _found(value))
 

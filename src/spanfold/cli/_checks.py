@@ -19,7 +19,7 @@ from spanfold.deliver import Destination, backlogs, destinations
 from spanfold.errors import SettingsError
 from spanfold.fold import ListedRun, list_runs
 from spanfold.instrument import IS_NATIVE, version
-from spanfold.settings import Settings, resolve
+from spanfold.settings import FALSE, TRUE, Settings, resolve
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "langfuse": ("langfuse",),
@@ -228,14 +228,12 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> str:
 # --- the core ----------------------------------------------------------------------------------------------------
 
 _SWITCH: Final = "SPANFOLD_NATIVE"
-_OFF: Final = frozenset({"0", "false", "no", "off"})
-_ON: Final = frozenset({"1", "true", "yes", "on"})
 
 
 def _wrong_switch(environ: Mapping[str, str]) -> str:
     """Say that the variable for the core cannot be used; empty when it can."""
     found = environ.get(_SWITCH, "").strip().lower()
-    if not found or found in _OFF | _ON:
+    if not found or found in FALSE | TRUE:
         return ""
     return f"{_SWITCH}: expected true or false, found text of {len(found)} characters. It is ignored."
 
@@ -245,7 +243,7 @@ def _core(environ: Mapping[str, str]) -> Core:
         return Core("C", "built when spanfold was installed")
     slower = "a recorded span takes about twice the time it takes with the C core"
     switch = environ.get(_SWITCH, "").strip().lower()
-    if switch in _OFF:
+    if switch in FALSE:
         return Core("Python", f"{slower}, which SPANFOLD_NATIVE={switch} leaves out")
     again = f"install spanfold again where a C compiler and Python's headers are, without {_SWITCH}=0"
     if any(importlib.util.find_spec(f"spanfold.{room}._native") is None for room in ("journal", "instrument")):

@@ -15,6 +15,7 @@ import orjson
 from spanfold import names
 from spanfold.journal import _encode
 from spanfold.journal._values import JsonText
+from spanfold.settings import FALSE
 
 MIDDLE: Final = b'"}},{"key":"%b","value":{"stringValue":"' % names.LINE_PREV.encode()
 """What stands between the sequence number of a line and the hash of the line before."""
@@ -45,7 +46,7 @@ class PythonTip:
 
 
 def _load() -> ModuleType | None:
-    if os.environ.get("SPANFOLD_NATIVE", "").strip().lower() in {"0", "false", "no", "off"}:
+    if os.environ.get("SPANFOLD_NATIVE", "").strip().lower() in FALSE:
         return None
     try:
         from spanfold.journal import _native

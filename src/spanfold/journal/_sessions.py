@@ -21,6 +21,8 @@ __all__ = ["later_session"]
 _OF_A_LOOP: Final = "diagnose"
 """Value of `spanfold.layout` of the only recorder that goes on behind a seal."""
 _BLOCK: Final = 1 << 14
+_SECOND: Final = len("20260131T175226Z")
+"""How much of a file's name says in which second it began."""
 
 
 def later_session(files: Iterable[Path], sealed: Set[str], sealed_ns: int) -> frozenset[str]:
@@ -50,11 +52,8 @@ def later_session(files: Iterable[Path], sealed: Set[str], sealed_ns: int) -> fr
     traces = {record.trace_id for record in begun.values()}
     # A child writes after its session began, and the name of a file begins with the second in which it was.
     return frozenset(
-        name for name, record in behind.items() if record.trace_id in traces and name[:_S] >= min(begun)[:_S]
+        name for name, record in behind.items() if record.trace_id in traces and name[:_SECOND] >= min(begun)[:_SECOND]
     )
-
-
-_S: Final = len("20261130T175226Z")
 
 
 def _first_record(path: Path) -> Record | None:

@@ -194,10 +194,8 @@ class PythonJournal:
                     if not file.append(frame, body):
                         self._write(item)
                 except BaseException as error:
-                    if file.torn is not None:
-                        self._in_flight, file.torn = (item, *file.torn), None
                     # Written and noted in one go, if it was so: the exception came behind it.
-                    is_done = self._in_flight is None and file.seq != seq
+                    is_done = self._in_flight is None and file.torn is None and file.seq != seq
                     if is_done or not self._postponed(item, error):
                         raise
                 else:
@@ -211,10 +209,7 @@ class PythonJournal:
 
     def _append_failed(self, body: bytes, frame: Frame, error: BaseException) -> None:
         """Keep a record that was not appended at one go; raise what is not the disk's refusal. The lock is held."""
-        item, file = (body, frame), self._file
-        if file.torn is not None:
-            self._in_flight, file.torn = (item, *file.torn), None
-        if not self._postponed(item, error):
+        if not self._postponed((body, frame), error):
             raise error
 
     def _run_errands(self) -> None:
@@ -260,6 +255,9 @@ class PythonJournal:
 
     def _postponed(self, item: _Item, error: BaseException) -> bool:
         """Keep what may not be written; whether the error ends here, as one of the disk does."""
+        torn = self._file.torn
+        if torn is not None:  # the C core could not take back a part of it
+            self._in_flight, self._file.torn = (item, *torn), None
         self._waiting.appendleft(item)
         if not isinstance(error, _REFUSALS):
             return False

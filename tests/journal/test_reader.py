@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from spanfold.errors import JournalMissing, UnsafeEntryError
 from spanfold.journal import _reader
+from spanfold.journal._decode import Start, decode_line
 from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, merged, read_journal
 from spanfold.model import Event, Record, Span
-from tests.journal.samples import CHILD, OWNER, START, TRACE, File, event, line, small_run, span
+from tests.journal.samples import CHILD, OWNER, START, TRACE, File, event, line, small_run, span, started
 
 
 def read_all(run_dir: Path) -> tuple[list[Record], JournalRead]:
@@ -136,6 +137,25 @@ def test_lines_of_one_writer_read_the_same_alone_and_after_others(tmp_path: Path
         assert type(alone) is type(other)
         for name in ("trace_id", "span_id", "name", "attributes", "scope", "resource", "time_ns"):
             assert getattr(alone, name) == getattr(other, name)
+
+
+@given(digits=st.integers(1, 19), data=st.data())
+def test_a_start_is_read_in_brief_however_long_the_number_of_its_line_is(
+    tmp_path_factory: pytest.TempPathFactory, digits: int, data: st.DataObject
+) -> None:
+    """A long run must not be slower to fold than a short one."""
+    number = data.draw(st.integers(10 ** (digits - 1), min(10**digits - 1, 2**63 - 1)))
+    lines = [
+        line(started("00000000000000a0", kind="model_call", name="first"), 1, "0" * 64),
+        line(started("00000000000000a1", kind="model_call", name="second"), number, "0" * 64),
+        line(span("00000000000000a1"), number + 1, "0" * 64),
+    ]
+    tail = Tail(one_file(tmp_path_factory.mktemp("brief"), b"".join(lines)))
+
+    _, brief, _ = tail.read_briefly(1 << 20)
+
+    assert isinstance(brief, Start)
+    assert brief.event() == next(decode_line(lines[1]))
 
 
 @pytest.mark.case("C-038")

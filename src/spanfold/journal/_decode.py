@@ -177,7 +177,7 @@ def _framed(line: bytes) -> tuple[_Frame, int, Any] | None:
 def _numbered(line: bytes, start: int, opening: bytes) -> tuple[bytes, int]:
     """Return the sequence number of a line and where its record begins, 0 when anything but digits stands between."""
     start += len(_SEQ)
-    chain = line.find(_CHAIN, start, start + 64)
+    chain = line.find(_CHAIN, start, start + _MAX_DIGITS + len(_CHAIN))
     prev = chain + len(_CHAIN)
     behind = prev + _PREV_DIGITS
     number = line[start:chain]

@@ -60,8 +60,7 @@ class Documents:
         begun = time.monotonic()
         credit = min(BURST_S, self._credit_s + (begun - self._looked_at) * SHARE)
         if credit > 0:
-            # What a tick is in the middle of may take longer than the caller has time for.
-            self._engine.catch_up(force=False, wait_s=credit)
+            self._engine.catch_up(force=False, within_s=credit)
             ended = time.monotonic()
             credit -= ended - begun
             begun = ended

@@ -28,6 +28,12 @@ class Clock:
         return self.now
 
 
+def documents_of_one_fold(run_dir: Path) -> dict[str, bytes]:
+    into = run_dir.parent / "one-fold"
+    fold_run(run_dir, into=into)
+    return documents(into)
+
+
 def records(path: Path, bucket: str) -> int:
     return len(orjson.loads(path.read_bytes()).get(bucket, [])) if path.exists() else 0
 
@@ -165,6 +171,94 @@ def test_a_large_document_is_not_rewritten_for_every_record(run_dir: Path, journ
 
     assert waited < 1_000_000
     assert records(run_dir / "M2" / "log.json", "tool") == 100, "a stage never waits, and takes the others along"
+
+
+def test_who_has_little_time_folds_a_part_and_the_next_call_goes_on(run_dir: Path, journal: JournalFile) -> None:
+    clock = Clock()
+
+    def passing() -> float:
+        clock.now += 0.001
+        return clock.now
+
+    journal.run_started()
+    for number in range(1_000):
+        journal.stage("M2", 1 + number)
+    engine = Engine(run_dir, clock=passing)
+    folded = [0]
+    while folded[-1] < 1_001:
+        begun = clock.now
+        engine.catch_up(force=False, within_s=0.2)
+        assert clock.now - begun < 0.25, "it stopped when the time was over"
+        folded.append(engine.result().records)
+        assert folded[-1] > folded[-2], "each call gets on"
+    engine.close()
+    in_parts = documents(run_dir)
+
+    assert len(folded) > 4
+    assert in_parts == documents_of_one_fold(run_dir)
+
+
+def test_what_a_call_had_no_time_for_is_folded_by_a_tick_within_the_lag_bound(
+    run_dir: Path, journal: JournalFile
+) -> None:
+    """Also when such calls come all the time."""
+    clock = Clock()
+    engine = Engine(run_dir, clock=clock, max_lag_s=1.0, defer_s=0.5)
+    journal.run_started()
+    engine.catch_up(force=False)
+    for number in range(100):
+        journal.stage("M2", 1 + number)
+    shown = 0
+    while clock.now < 1 and shown < 100:
+        clock.now += 0.05
+        engine.catch_up(force=False, within_s=0)  # one record
+        if round(clock.now / 0.05) % 5 == 0:
+            engine.tick()
+        shown = records(run_dir / "M2" / "log.json", "stage")
+
+    assert shown == 100
+
+
+def test_a_document_that_takes_longer_to_write_than_there_is_time_is_left_to_a_tick(
+    run_dir: Path, journal: JournalFile
+) -> None:
+    clock, slow = Clock(), 0.0
+
+    def passing() -> float:
+        clock.now += slow
+        return clock.now
+
+    engine = Engine(run_dir, clock=passing)
+    journal.run_started()
+    journal.stage("M2", 2)
+    slow = 0.1
+    engine.catch_up(force=True)
+    slow = 0.0
+    journal.stage("M2", 3)
+    engine.catch_up(force=False, within_s=0.05)
+    without = records(run_dir / "M2" / "log.json", "stage")
+    engine.tick()
+
+    assert without == 1
+    assert records(run_dir / "M2" / "log.json", "stage") == 2
+
+
+def test_a_tick_does_not_rewrite_a_large_document_each_time_for_stages_either(
+    run_dir: Path, journal: JournalFile
+) -> None:
+    clock = Clock()
+    engine = Engine(run_dir, clock=clock, max_lag_s=1.0)
+    journal.run_started()
+    journal.model_call(2, prompt="p" * 2_000_000)
+    engine.catch_up(force=True)
+    before = engine.bytes_written
+    for number in range(40):  # ten seconds
+        journal.stage("M2", 10 + number)
+        clock.now += 0.25
+        engine.tick()
+
+    assert engine.bytes_written - before < 20 * 2_100_000
+    assert records(run_dir / "M2" / "log.json", "stage") >= 38, "within the lag bound all the same"
 
 
 def test_memory_holds_no_more_than_what_was_not_spooled(run_dir: Path, journal: JournalFile) -> None:
@@ -755,10 +849,10 @@ def test_who_has_no_time_does_not_wait_for_another_thread_that_folds_much(run_di
     folding.start()
     while not (run_dir / "journal" / ".fold").exists():  # it has begun
         pass
-    engine.catch_up(force=False, wait_s=0.001)
+    engine.catch_up(force=False, within_s=0.001)
     assert folding.is_alive(), "it came back before the other was done"
 
     folding.join()
-    engine.catch_up(force=False, wait_s=0.001)
+    engine.catch_up(force=False, within_s=0.001)
     assert records(run_dir / "M2" / "log.json", "stage") == 5_000
     engine.close()

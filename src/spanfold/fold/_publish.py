@@ -21,7 +21,7 @@ SMALL_BYTES: Final = 1 << 20
 _LINES_BYTES: Final = 1 << 18
 """Of a log that are read at once."""
 REST_FACTOR: Final = 10
-"""A waiting document is left alone for this many times as long as its last rewrite took."""
+"""A document that may wait is left alone for this many times as long as its last rewrite took."""
 MANY: Final = 64
 """Documents up to which each is flushed by itself; more are flushed with everything else the system holds."""
 
@@ -50,14 +50,18 @@ class Publisher:
         self._durable = durable
         self._root: SafeRoot | None = None
 
-    def is_due(self, draft: Draft, max_lag_s: float) -> bool:
+    def is_due(self, draft: Draft, max_lag_s: float, *, is_tick: bool) -> bool:
         """Whether what changed in a document must be in its file now.
 
-        Callers ask every quarter of `max_lag_s`; half of it is left for that.
+        A tick comes every quarter of `max_lag_s`, and half of it is left for that. It does not rewrite a large document
+        each time, not even one that the program's own thread had to put off.
         """
         if draft.urgency is None:
             return False
-        if draft.urgency is Urgency.NOW or (draft.urgency is Urgency.SOON and draft.size <= SMALL_BYTES):
+        if draft.is_log or draft.size <= SMALL_BYTES:
+            if draft.urgency >= Urgency.SOON:
+                return True
+        elif draft.urgency is Urgency.NOW and not is_tick:
             return True
         return self._clock() - draft.changed_at >= max(max_lag_s / 2, REST_FACTOR * draft.write_s)
 

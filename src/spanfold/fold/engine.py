@@ -7,7 +7,8 @@ Promises (docs/fold.md):
   several processes write, records are taken as they arrive; `close` then folds
   once more, in canonical order, if that makes a difference.
 - When `catch_up` returns, every record that is no model call is in its
-  document; a document over `SMALL_BYTES` and records at a high rate may lag by
+  document, unless it was called with too little time; a document over
+  `SMALL_BYTES` and records at a high rate may lag by
   `max_lag_s`, or ten times as long as the last rewrite took if that is longer.
 - Memory does not grow with the number of records, except by 12 to 24 bytes to
   recognise a span that comes twice.
@@ -19,6 +20,7 @@ from another process and a fold of an old run are one code path.
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -157,19 +159,22 @@ class Engine:
 
     # -- what callers do
 
-    def catch_up(self, *, force: bool, wait_s: float = -1) -> None:
+    def catch_up(self, *, force: bool, within_s: float | None = None) -> None:
         """Fold everything new in the journal.
 
         Args:
             force: Bring every document up to date, those that might wait too.
-            wait_s: Do nothing when another thread is still folding after so many seconds; by default wait for it.
+            within_s: Seconds the caller has, also to wait for another thread that is folding. What is not done then is
+                left to the next call, and so is a document whose last rewrite took longer than what is left. By
+                default everything is done.
 
         Raises:
             FoldError: A record cannot be folded.
             LockedError: Another engine took over.
             OSError: As the system says. The next call tries again.
         """
-        self._guard(lambda: self._catch_up(force=force), wait_s=wait_s)
+        deadline = math.inf if within_s is None else self._clock() + within_s
+        self._guard(lambda: self._catch_up(force=force, deadline=deadline), wait_s=-1 if within_s is None else within_s)
 
     def tick(self) -> None:
         """Fold what is new and write what has waited long enough; to be called every quarter of `max_lag_s`.
@@ -272,18 +277,18 @@ class Engine:
             self._news_at = self._news_at or now
             if now - self._news_at < self._defer_s:
                 if self._drafts.due:
-                    self._retried(lambda: self._publish(force=False))
+                    self._retried(lambda: self._publish(force=False, is_tick=True))
                 return
         if self._spool is None or self._drafts.due or not self._sound or self._source.has_news():
-            self._catch_up(force=False)
+            self._catch_up(force=False, is_tick=True)
 
-    def _catch_up(self, *, force: bool) -> None:
+    def _catch_up(self, *, force: bool, deadline: float = math.inf, is_tick: bool = False) -> None:
         self._open()
-        self._retried(lambda: self._advance(force=force))
+        self._retried(lambda: self._advance(force=force, deadline=deadline, is_tick=is_tick))
 
-    def _advance(self, *, force: bool) -> None:
-        self._take_in()
-        self._publish(force=force)
+    def _advance(self, *, force: bool, deadline: float, is_tick: bool) -> None:
+        self._take_in(deadline)
+        self._publish(force=force, deadline=deadline, is_tick=is_tick)
         if self._source.offset - self._checkpointed >= max(self._checkpoint_every, 4 * self._checkpoint_bytes):
             self._save()
 
@@ -316,7 +321,7 @@ class Engine:
         assert self._spool is not None
         return self._spool
 
-    def _take_in(self) -> None:
+    def _take_in(self, deadline: float = math.inf) -> None:
         if not self._sound:
             self._start_over()
         if self._drafts.pending_bytes >= self._pending_bytes:
@@ -331,6 +336,9 @@ class Engine:
                 self._sound = True
                 self._flush()
                 self._sound = False
+            if deadline <= self._clock():
+                self._news_at = self._drafts.since or deadline  # the rest goes on waiting
+                break
         self._sound = True
 
     def _fold(self, record: Record | Start) -> None:
@@ -350,11 +358,15 @@ class Engine:
             self._seen_part.stored += len(self._seen_part.pending)
             self._seen_part.pending.clear()
 
-    def _publish(self, *, force: bool) -> None:
+    def _publish(self, *, force: bool, deadline: float = math.inf, is_tick: bool = False) -> None:
         """Write the documents that are due; one that cannot be written does not keep the others from it."""
         failed: Exception | None = None
         for draft in list(self._drafts.due.values()):
-            if draft.path in self.held or not (force or self._publisher.is_due(draft, self._max_lag_s)):
+            if draft.path in self.held or not (
+                force or self._publisher.is_due(draft, self._max_lag_s, is_tick=is_tick)
+            ):
+                continue
+            if draft.write_s > deadline - self._clock():
                 continue
             try:
                 size, took = self._publisher.write(draft, self._opened())

@@ -48,6 +48,8 @@ class Settings:
     when the host has none, or a provider object to join. `SPANFOLD_PROVIDER`."""
     deliver_earlier: bool = True
     """Whether what waits of earlier runs beside a new one is sent too. `SPANFOLD_DELIVER_EARLIER`."""
+    signals: bool = True
+    """End open spans as `terminated` on SIGTERM, where nobody else handles it. `SPANFOLD_SIGNALS`."""
     enabled: bool = True
     """False records nothing. `SPANFOLD_DISABLED=true`, and `OTEL_SDK_DISABLED=true` as elsewhere."""
 
@@ -96,6 +98,7 @@ def resolve(
         content=pick("content", "SPANFOLD_CONTENT", _one_of(Content), "all", "none"),
         provider=pick("provider", "SPANFOLD_PROVIDER", _provider, "auto", "own"),
         deliver_earlier=pick("deliver_earlier", "SPANFOLD_DELIVER_EARLIER", _boolean, True, False),
+        signals=pick("signals", "SPANFOLD_SIGNALS", _boolean, True, False),
         enabled=not disabled,
     )
 

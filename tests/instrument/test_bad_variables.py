@@ -67,7 +67,9 @@ def test_a_bad_variable_never_records_or_sends_more_than_may_have_been_meant(
 
 
 def test_each_bad_variable_is_told_with_what_is_in_force() -> None:
-    bad = dict.fromkeys(("SPANFOLD_OTLP", "SPANFOLD_LANGFUSE", "SPANFOLD_CONTENT", "SPANFOLD_PROVIDER"), "maybe")
+    bad = dict.fromkeys(
+        ("SPANFOLD_OTLP", "SPANFOLD_LANGFUSE", "SPANFOLD_CONTENT", "SPANFOLD_PROVIDER", "SPANFOLD_SIGNALS"), "maybe"
+    )
     told: dict[str, str] = {}
 
     found = resolve(bad, refused=lambda error, instead: told.update({error.setting: instead}))
@@ -77,7 +79,8 @@ def test_each_bad_variable_is_told_with_what_is_in_force() -> None:
         "SPANFOLD_LANGFUSE": "false",
         "SPANFOLD_CONTENT": "none",
         "SPANFOLD_PROVIDER": "own",
+        "SPANFOLD_SIGNALS": "false",
     }
-    assert found == Settings(otlp=False, langfuse=False, content="none", provider="own")
+    assert found == Settings(otlp=False, langfuse=False, content="none", provider="own", signals=False)
     with pytest.raises(SettingsError, match="SPANFOLD_OTLP"):
         resolve(bad)

@@ -230,6 +230,9 @@ def test_no_handler_is_installed_where_the_host_does_not_want_one_and_none_is_le
     print(signal.getsignal(signal.SIGTERM) == before)
     """
     assert run(program, tmp_path / "1", env={"SPANFOLD_SIGNALS": "false"}).out.split() == ["True", "True"]
+    unusable = run(program, tmp_path / "3", env={"SPANFOLD_SIGNALS": "maybe"})
+    assert unusable.out.split() == ["True", "True"]
+    assert "SPANFOLD_SIGNALS" in unusable.err
     assert run(program, tmp_path / "2").out.split() == ["False", "True"]
 
 

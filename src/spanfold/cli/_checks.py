@@ -45,6 +45,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "content": "SPANFOLD_CONTENT",
     "provider": "SPANFOLD_PROVIDER",
     "deliver_earlier": "SPANFOLD_DELIVER_EARLIER",
+    "signals": "SPANFOLD_SIGNALS",
     "enabled": "SPANFOLD_DISABLED",
 }
 """Field of `Settings` -> its environment variable."""

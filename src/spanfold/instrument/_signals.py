@@ -31,7 +31,6 @@ from typing import Final
 
 from spanfold.instrument._guard import losing_only
 from spanfold.instrument._state import state
-from spanfold.settings import FALSE
 
 _RETRY_S: Final = 0.002
 _MAX_PUT_OFF_S: Final = 0.3
@@ -60,7 +59,7 @@ def install() -> None:
             atexit.register(at_exit)
         if threading.current_thread() is not threading.main_thread():
             return
-        if os.environ.get("SPANFOLD_SIGNALS", "").strip().lower() in FALSE:
+        if not state.ready().signals:
             return
         if os.getpid() == 1:
             return  # the first process of a container: its default action is to ignore SIGTERM

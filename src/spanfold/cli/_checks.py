@@ -1,23 +1,15 @@
 """Look at settings, packages, destinations and runs for `doctor`. Nothing is changed, and nothing is sent anywhere."""
 
-import contextlib
 import importlib.util
-import os
-import socket
-import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
-from spanfold.cli._places import is_writable, nearest
-from spanfold.cli._text import count
-from spanfold.deliver import Destination, backlogs, destinations
+from spanfold.cli._check_destinations import Reach, check_destinations, configured_keys
+from spanfold.cli._check_runs import Folder, check_runs
 from spanfold.errors import SettingsError
-from spanfold.fold import ListedRun, list_runs
 from spanfold.instrument import IS_NATIVE, version
 from spanfold.settings import FALSE, TRUE, Settings, resolve
 
@@ -30,11 +22,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 """Extra -> its distributions, as in pyproject.toml."""
 UNUSED_EXTRAS: Final = frozenset({"timings", "clickhouse"})
 """Extras that have no code yet: without them nothing is missing."""
-
-LOW_BYTES: Final = 100_000_000
-"""With less free space than this something is wrong."""
-RECENT: Final = 20
-"""Of so many runs, the newest ones, it is looked at what destinations have of them: their journals are read for that."""
 
 VARIABLES: Final[Mapping[str, str]] = {
     "run_dir": "SPANFOLD_RUN_DIR",
@@ -82,57 +69,6 @@ class Extra:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """One destination."""
-
-    label: str
-    """Name and address, without credentials."""
-    state: Literal["off", "not configured", "unusable", "reachable", "unreachable"]
-    told: str
-    """The state in words."""
-    milliseconds: float | None = None
-    """How long it took to connect."""
-
-
-@dataclass(frozen=True, slots=True)
-class Undelivered:
-    """A run that has ended, and that a destination which was sent records of it has not got whole."""
-
-    run_dir: Path
-    destination: str
-    """Its name."""
-    label: str
-    """Name and address."""
-    refused: int
-    """Records refused for good."""
-    waiting: int
-    """Records neither acknowledged nor refused."""
-    reason: str
-    """Of the last refusal."""
-    key: str
-    """Of the destination: what its files begin with, in the journal's folder `.deliver`."""
-    is_configured: bool
-    """Whether the settings in force still send there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """Where run directories go, and what is there."""
-
-    path: Path
-    exists: bool
-    writable: bool
-    free_bytes: int | None
-    n_runs: int
-    n_interrupted: int
-    """Runs whose process died and that nobody recovered."""
-    lost_records: int
-    """Records of these runs that could not be written."""
-    undelivered: tuple[Undelivered, ...]
-    """Among the newest runs."""
-
-
-@dataclass(frozen=True, slots=True)
 class Examination:
     """What `examine` found."""
 
@@ -167,13 +103,12 @@ def examine(environ: Mapping[str, str], folder: Path, *, timeout_s: float) -> Ex
     if wrong := _wrong_switch(environ):
         problems.append(wrong)
     resolved = _resolved(environ)
-    reached = _destinations(resolved, environ, timeout_s)
+    reached = check_destinations(resolved, environ, timeout_s)
     problems += [f"{reach.label}: {reach.told}" for reach in reached if reach.state in ("unreachable", "unusable")]
-    runs = list_runs(folder) if folder.is_dir() else []
-    place = _folder(folder, runs, _configured(resolved, environ))
-    notes, more = _judge_folder(place, runs, next_sends=resolved.deliver_earlier)
+    runs = check_runs(folder, configured_keys(resolved, environ), next_sends=resolved.deliver_earlier)
+    notes = runs.notes
     if not resolved.enabled:
-        notes.insert(0, "Recording is switched off (SPANFOLD_DISABLED or OTEL_SDK_DISABLED).")
+        notes = ["Recording is switched off (SPANFOLD_DISABLED or OTEL_SDK_DISABLED).", *notes]
     return Examination(
         spanfold_version=version(),
         opentelemetry_version=_version("opentelemetry-api") or "(unknown)",
@@ -182,9 +117,9 @@ def examine(environ: Mapping[str, str], folder: Path, *, timeout_s: float) -> Ex
         provider=_provider(resolved, environ),
         extras=tuple(_extra(name, packages) for name, packages in EXTRAS.items()),
         destinations=reached,
-        folder=place,
+        folder=runs.folder,
         notes=tuple(notes),
-        problems=(*problems, *more),
+        problems=(*problems, *runs.problems),
     )
 
 
@@ -269,172 +204,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-# --- destinations ------------------------------------------------------------------------------------------------
-
-
-def _destinations(settings: Settings, environ: Mapping[str, str], timeout_s: float) -> tuple[Reach, ...]:
-    return tuple(_reach(name, settings, environ, timeout_s) for name in ("otlp", "langfuse"))
-
-
-def _reach(
-    name: Literal["otlp", "langfuse"], settings: Settings, environ: Mapping[str, str], timeout_s: float
-) -> Reach:
-    wanted = settings.otlp if name == "otlp" else settings.langfuse
-    if wanted is False:
-        return Reach(name, "off", f"off ({VARIABLES[name]})")
-    alone = Settings(otlp=wanted if name == "otlp" else False, langfuse=wanted if name == "langfuse" else False)
-    try:
-        found = destinations(alone, environ)
-    except SettingsError as error:
-        return Reach(name, "unusable", str(error))
-    if not found:
-        missing = _missing(environ) if name == "langfuse" else ""
-        return Reach(name, "not configured", f"not configured ({missing or _NAMED_BY[name]})")
-    return _connect(found[0], timeout_s)
-
-
-def _configured(settings: Settings, environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the keys of the destinations that can be sent to."""
-    keys: set[str] = set()
-    for alone in (Settings(otlp=settings.otlp, langfuse=False), Settings(otlp=False, langfuse=settings.langfuse)):
-        with contextlib.suppress(SettingsError):  # told of as a destination
-            keys.update(destination.key for destination in destinations(alone, environ))
-    return frozenset(keys)
-
-
-def _missing(environ: Mapping[str, str]) -> str:
-    """Say what Langfuse needs, to whom has given a part of it; empty when that is none or all."""
-    has_host = bool(environ.get("LANGFUSE_BASE_URL") or environ.get("LANGFUSE_HOST"))
-    missing = [key for key in ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY") if not environ.get(key)]
-    missing += [] if has_host else ["LANGFUSE_BASE_URL"]
-    return f"{' and '.join(missing)} missing, so nothing is sent" if 0 < len(missing) < 3 else ""
-
-
-_NAMED_BY: Final = {
-    "otlp": "OTEL_EXPORTER_OTLP_ENDPOINT names a collector",
-    "langfuse": "LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name a server",
-}
-
-
-def _connect(destination: Destination, timeout_s: float) -> Reach:
-    """Open a TCP connection and close it; not a byte is sent."""
-    parts = urlsplit(destination.url)
-    port = parts.port or (4317 if destination.protocol == "grpc" else 443 if parts.scheme == "https" else 80)
-    outcome: list[str | float] = []
-
-    def attempt() -> None:
-        begun = time.monotonic()
-        try:
-            socket.create_connection((parts.hostname or "", port), timeout=timeout_s).close()
-        except OSError as error:
-            outcome.append(error.strerror or type(error).__name__)
-        else:
-            outcome.append(round((time.monotonic() - begun) * 1000, 1))
-
-    # In a thread: a name server that does not answer keeps no timeout.
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(timeout_s + 0.5)
-    found = outcome[0] if outcome else f"no answer in {timeout_s:g} s"
-    if isinstance(found, float):
-        return Reach(destination.label, "reachable", f"reachable, port {port} in {found:g} ms", found)
-    waits = "What is recorded meanwhile waits in the journal."
-    return Reach(destination.label, "unreachable", f"unreachable, port {port}: {found}. {waits}")
-
-
-# --- runs --------------------------------------------------------------------------------------------------------
-
-
-def _folder(path: Path, runs: list[ListedRun], configured: frozenset[str]) -> Folder:
-    try:
-        stats = os.statvfs(nearest(path))
-        free: int | None = stats.f_bavail * stats.f_frsize
-    except OSError:
-        free = None
-    return Folder(
-        path=path,
-        exists=path.is_dir(),
-        writable=is_writable(path),
-        free_bytes=free,
-        n_runs=len(runs),
-        n_interrupted=len(_left_over(runs)),
-        lost_records=sum(run.lost_records for run in runs),
-        undelivered=tuple(_undelivered(runs[:RECENT], configured)),
-    )
-
-
-def _undelivered(runs: list[ListedRun], configured: frozenset[str]) -> Iterator[Undelivered]:
-    for run in runs:
-        if run.status in ("running", "unreadable"):
-            continue  # the process that records it sends; or its problem is told already
-        for backlog in backlogs(run.run_dir):
-            if backlog.refused or backlog.waiting:
-                yield Undelivered(
-                    run.run_dir,
-                    backlog.destination,
-                    backlog.label,
-                    backlog.refused,
-                    backlog.waiting,
-                    backlog.reason,
-                    backlog.key,
-                    backlog.key in configured,
-                )
-
-
-def _left_over(runs: list[ListedRun]) -> list[ListedRun]:
-    return [run for run in runs if run.status == "interrupted" and not run.is_sealed]
-
-
-def _judge_folder(folder: Folder, runs: list[ListedRun], *, next_sends: bool) -> tuple[list[str], list[str]]:
-    """Return what is worth knowing about the runs, and what is wrong."""
-    notes: list[str] = []
-    problems: list[str] = []
-    if not folder.writable:
-        problems.append(
-            f"{folder.path}: expected a folder that can be written to, found none; runs would stay in memory."
-        )
-    if folder.free_bytes is not None and folder.free_bytes < LOW_BYTES:
-        problems.append(f"{folder.path}: expected at least 100 MB of free space, found {folder.free_bytes:,} bytes.")
-    problems += [
-        f"{run.run_dir}: lost {run.lost_records:,} records that could not be written."
-        for run in runs
-        if run.lost_records
-    ]
-    problems += [
-        f"{run.run_dir}: lost {what} ({count(n, 'time')}) while it was recorded."
-        for run in runs
-        for what, n in run.losses.items()
-    ]
-    problems += [_told(found, next_sends=next_sends) for found in folder.undelivered]
-    problems += [run.problem for run in runs if run.problem]
-    notes += [
-        f"{run.run_dir} was interrupted; `spanfold run recover {run.run_dir}` finishes it." for run in _left_over(runs)
-    ]
-    return notes, problems
-
-
-def _told(found: Undelivered, *, next_sends: bool) -> str:
-    where = f"{found.run_dir}: {found.label}"
-    parts = (
-        [f"{where} has refused {count(found.refused, 'record')} for good ({found.reason})."] if found.refused else []
-    )
-    if found.waiting:
-        waits = f"{'' if parts else f'{where}: '}{count(found.waiting, 'record')} {'waits' if found.waiting == 1 else 'wait'}"
-        deliver = f"`spanfold run deliver {found.run_dir}` sends what waits"
-        if found.is_configured:
-            by_itself = ", and so does the next run beside it" if next_sends else ""
-            parts.append(f"{waits}; {deliver}{by_itself}.")
-        else:
-            parts.append(
-                f"{waits}, and it is not configured now. {_name_again(found.destination)}, and {deliver}; or remove "
-                f"{found.run_dir / 'journal' / '.deliver' / found.key}.* to give up on it."
-            )
-    return " ".join(parts)
-
-
-def _name_again(destination: str) -> str:
-    if destination.startswith("langfuse"):
-        return "Set LANGFUSE_BASE_URL to that server again, and its keys"
-    return "Set OTEL_EXPORTER_OTLP_TRACES_ENDPOINT to that address again"  # which is taken as it is

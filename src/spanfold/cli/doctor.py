@@ -5,7 +5,8 @@ import os
 import platform
 from typing import Final
 
-from spanfold.cli._checks import RECENT, Examination, examine
+from spanfold.cli._check_runs import RECENT
+from spanfold.cli._checks import Examination, examine
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit
 from spanfold.cli._places import run_folder

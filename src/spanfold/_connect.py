@@ -4,6 +4,7 @@ The only module that knows every room. Nothing of a room is imported before it
 is needed: importing spanfold loads neither the fold nor an exporter.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -32,6 +33,8 @@ LEAVE_S: Final = 5.0
 """Longest wait for the answer to a request that is on its way when the journal of its run moves."""
 ANSWER_S: Final = 1.0
 """Longest wait at the end of a process for the answer to a request with records of earlier runs, beside that for its own."""
+LEAST_S: Final = 0.1
+"""Wait for the thread of the documents to end, also when the time of the call is over."""
 BURST_S: Final = 0.2
 """Seconds of refreshing saved up while little happened: stages of an ordinary loop are always in their document."""
 
@@ -92,28 +95,41 @@ class Documents:
 class _Ticker:
     """One daemon thread for the documents of all open runs; gone when none is open."""
 
+    _open: "weakref.WeakSet[Documents]"
+    _thread: threading.Thread | None
+
     def __init__(self) -> None:
-        # Re-entrant: a signal handler may end a run in the middle of this.
-        self._lock = threading.RLock()
-        self._open: weakref.WeakSet[Documents] = weakref.WeakSet()
-        self._thread: threading.Thread | None = None
+        self.forked()
 
     def add(self, documents: Documents) -> None:
         """Tick these documents until they are garbage."""
         with self._lock:
             self._open.add(documents)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="spanfold-documents", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="spanfold-documents", daemon=True)
+                # No more threads, or none in this interpreter: documents are brought up to date by stages that end, and
+                # at the end of the run.
+                with contextlib.suppress(RuntimeError):
+                    thread.start()
+                    self._thread = thread
 
     def discard(self, documents: Documents) -> None:
         """Stop ticking these documents."""
         with self._lock:
             self._open.discard(documents)
 
+    def stop(self, timeout_s: float) -> None:
+        """End the thread now if no run is open; by itself it would at its next tick."""
+        with self._lock:
+            thread = None if self._open else self._thread
+            with contextlib.suppress(RuntimeError):  # it was woken before
+                self._pause.release()
+        if thread is not None:
+            thread.join(timeout_s)
+
     def _run(self) -> None:
         while True:
-            time.sleep(TICK_S)
+            self._pause.acquire(timeout=TICK_S)
             with self._lock:
                 due = list(self._open)
                 if not due:
@@ -124,10 +140,14 @@ class _Ticker:
             del due
 
     def forked(self) -> None:
-        """In a forked child: the runs there are the parent's, and so are their documents."""
+        """Begin with nothing; in a forked child the runs are the parent's, and so are their documents."""
+        # Re-entrant: a signal handler may end a run in the middle of this.
         self._lock = threading.RLock()
         self._open = weakref.WeakSet()
         self._thread = None
+        # Held but for the moment in which somebody wakes the thread. No Event: a signal handler may set one within itself.
+        self._pause = threading.Lock()
+        self._pause.acquire()
 
 
 _ticker = _Ticker()
@@ -329,7 +349,10 @@ class _Connector:
 
     def shutdown(self, timeout_s: float) -> Mapping[str, Any]:
         """Deliver what waits, within the time, and stop."""
-        return _delivery.finish(timeout_s, last=True)
+        deadline = time.monotonic() + timeout_s
+        delivered = _delivery.finish(timeout_s, last=True)
+        _ticker.stop(max(LEAST_S, deadline - time.monotonic()))
+        return delivered
 
     @property
     def has_langfuse(self) -> bool:

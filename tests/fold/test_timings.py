@@ -15,6 +15,7 @@ def rows(run_dir: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in (run_dir / "timings.jsonl").read_bytes().splitlines()]
 
 
+@pytest.mark.contract("EP-027")
 def test_a_row_has_the_fields_of_the_contract_in_order(run_dir: Path, journal: JournalFile) -> None:
     journal.run_started()
     journal.span(

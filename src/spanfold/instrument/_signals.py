@@ -64,7 +64,10 @@ def install() -> None:
         if os.getpid() == 1:
             return  # the first process of a container: its default action is to ignore SIGTERM
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _terminated)
+            try:
+                signal.signal(signal.SIGTERM, _terminated)
+            except ValueError:  # not the main interpreter of the process
+                return
             _Exit.installed = True
 
 

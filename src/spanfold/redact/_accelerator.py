@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, cast
 
+from spanfold.redact import _interpreter
+
 _MOST_EXPRESSIONS: Final = 2_000
 """With more registered literals than this, building takes too long to be worth it."""
 
@@ -28,7 +30,9 @@ def halt(*_match: object) -> bool:
 
 
 def compile_scan(patterns: Iterable[str], literals: Iterable[bytes]) -> Scan | None:
-    """Build the automaton; None where Hyperscan is not installed or refuses it."""
+    """Build the automaton; None where Hyperscan is not installed, does not work or refuses it."""
+    if not _interpreter.is_main():
+        return None
     try:
         import hyperscan as untyped
     except Exception:  # not installed, or not for this processor

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
-from spanfold.redact import _assignments, _blocks, _commands, _headers, _names, _tokens, _urls
+from spanfold.redact import _assignments, _blocks, _commands, _headers, _interpreter, _names, _tokens, _urls
 
 Matcher = Callable[[Any, bytes, int, int], list[tuple[int, int]]]
 """RE2's own search: anchor, bytes, begin, end. Answers one span, (-1, -1) for none."""
@@ -90,9 +90,11 @@ def probes(*, patterns: bool) -> list[str]:
 def compile_matcher(patterns: Iterable[str], literals: Iterable[bytes]) -> tuple[Matcher, Any]:
     """Build the automaton; return its search function and the anchor to call it with.
 
-    When RE2 refuses it, which only an enormous amount of registered literals can cause, everything is suspect: slow, but
-    nothing is missed.
+    When RE2 refuses it, which only an enormous amount of registered literals can cause, and in an interpreter that RE2 does
+    not work in, everything is suspect: slow, but nothing is missed.
     """
+    if not _interpreter.is_main():
+        return _everything, None
     # Imported here: nothing is loaded before the first text is looked at. The inner class is used because the public
     # one caches by pattern (a forked child must not get the parent's automaton back) and searches through a generator.
     import re2 as untyped

@@ -1,0 +1,81 @@
+"""A second interpreter of the process (mod_wsgi, `concurrent.interpreters`) records as the first does, and ends as it would without us.
+
+RE2 and Hyperscan wait for ever where they are imported in one.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from spanfold.journal import verify_journal
+from tests.instrument.programs import run
+from tests.journal import raw
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import sys
+try:
+    import _interpreters as interpreters
+    create = lambda kind: interpreters.create(kind)
+    execute = interpreters.exec
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    create = lambda kind: interpreters.create(isolated=kind == "isolated")
+    execute = interpreters.run_string
+
+if "outer first" in sys.argv:
+    import spanfold
+    with spanfold.run("outer", dir=sys.argv[1] + "/outer"):
+        spanfold.event("outer")
+inner = create({kind!r})
+failed = execute(inner, '''
+import spanfold
+with spanfold.run("inner", dir={folder!r}) as run:
+    with spanfold.stage("M1"), spanfold.model_call("m", input="password=hunter2secret") as call:
+        call.output("yes")
+result = spanfold.shutdown()
+print(run.losses, result.waiting)
+''')
+assert failed is None, failed
+interpreters.destroy(inner)
+if "outer first" in sys.argv:
+    with spanfold.run("again", dir=sys.argv[1] + "/again"):
+        spanfold.event("outer")
+print("done")
+"""
+
+
+@pytest.mark.parametrize("order", ["inner alone", "outer first"])
+@pytest.mark.parametrize("kind", ["legacy", "isolated"])
+def test_a_second_interpreter_records_a_whole_run(tmp_path: Path, kind: str, order: str) -> None:
+    folder = tmp_path / "inner"
+    ended = run(PROGRAM.format(kind=kind, folder=str(folder)), tmp_path, order)
+
+    assert (ended.status, ended.out, ended.err) == (0, "{} 0\ndone\n", "")
+    assert [span["name"] for span in raw.spans(folder)] == ["chat m", "M1", "inner"]
+    assert verify_journal(folder).state == "intact"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "M1",
+        "journal",
+        "langfuse_trace.json",
+        "run.json",
+        "timings.jsonl",
+    ]
+    assert not [p for p in folder.rglob("*") if p.is_file() and b"hunter2secret" in p.read_bytes()]
+    if order == "outer first":
+        assert verify_journal(tmp_path / "outer").state == verify_journal(tmp_path / "again").state == "intact"
+
+
+def test_no_thread_of_ours_is_left_after_shutdown(tmp_path: Path) -> None:
+    program = """
+    import sys, threading, spanfold
+    with spanfold.run("r", dir=sys.argv[1]):
+        with spanfold.stage("M1"):
+            during = [t.name for t in threading.enumerate() if t.name.startswith("spanfold")]
+    spanfold.shutdown()
+    print(during, [t.name for t in threading.enumerate() if t.name.startswith("spanfold")])
+    with spanfold.run("again", dir=sys.argv[1] + "-2"):
+        print([t.name for t in threading.enumerate() if t.name.startswith("spanfold")])
+    """
+    assert run(program, tmp_path / "run").out == "['spanfold-documents'] []\n['spanfold-documents']\n"

@@ -18,8 +18,11 @@ from spanfold.journal._core import Encoder
 from spanfold.journal._decode import NotOtlp, content, decode_line, fields, line_seal, value_of
 from spanfold.journal._encode import STRUCTURAL, field_key, field_name
 from spanfold.journal._messages import decode_messages, encode_messages
+from spanfold.journal._scrub import scrub_body
 from spanfold.journal._values import MAX_INT_BITS, JsonText, load, store
 from spanfold.model import Event, Record, Span
+from spanfold.redact import Gate, Redactor
+from tests.journal.steps import steps
 
 TRACE, SPAN, PARENT = b"0af7651916cd43dd8448eb211c80319c", b"00f067aa0ba902b7", b"b7ad6b7169203331"
 INT64 = 1 << 63
@@ -276,6 +279,21 @@ def test_a_replaced_surrogate_in_an_attribute_is_noted() -> None:
     record = decoded(span_body({"spanfold.x": "a\udcff"}))
 
     assert json.loads(record.attributes[names.NOTES]) == {"spanfold.x": "surrogates"}
+
+
+# -- redacted keys
+
+
+@pytest.mark.case("C-029")
+def test_attributes_whose_keys_all_become_the_same_stay_apart_in_steps_in_proportion_to_their_number() -> None:
+    gate = Gate(Redactor())
+
+    def scrubbed(n: int) -> bytes:
+        return scrub_body(span_body({f"ghp_{number:030d}": number for number in range(n)}), gate)
+
+    token = "(REDACTED-github)"
+    assert decoded(scrubbed(3)).attributes == {token: 0, f"{token}#2": 1, f"{token}#3": 2}
+    assert steps(lambda: scrubbed(1_000)) < 2.5 * steps(lambda: scrubbed(500))
 
 
 # -- OTLP

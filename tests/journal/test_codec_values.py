@@ -51,6 +51,7 @@ from spanfold.journal._values import (
     to_tree,
 )
 from spanfold.journal._walk import SMALL_ARRAY
+from tests.journal.steps import steps
 
 A_WHILE_S = 5.0
 """Bound for what must not take quadratic time or forever; ordinary runs take a hundredth of it."""
@@ -267,6 +268,15 @@ def test_keys_that_are_no_text_are_written_as_text_and_none_is_overwritten() -> 
     assert (tree["1"], tree["1#2"]) == ("a", "b")
     assert list(tree) == ["1", "1#2", "null", "null#2", "[1,2]", "red", "", "1.5", '{"$bytes":"aw=="}']
     assert note(value) == "keys"
+
+
+@pytest.mark.case("C-029")
+def test_keys_that_all_become_the_same_text_take_steps_in_proportion_to_their_number() -> None:
+    def keyed(n: int) -> dict[object, int]:
+        return {object(): number for number in range(n)}
+
+    assert list(form(keyed(3))) == ["<object>", "<object>#2", "<object>#3"]
+    assert steps(lambda: form(keyed(400))) < 2.5 * steps(lambda: form(keyed(200)))
 
 
 @pytest.mark.case("C-029")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 
 from spanfold.redact import redact, redact_dict
+from tests.journal.steps import steps
 from tests.redact.samples import documents
 
 A = "(REDACTED-assignment)"
@@ -86,6 +87,15 @@ def test_keys_are_redacted_and_stay_apart() -> None:
     first, second = ("ghp_" + letter * 30 for letter in "ab")
 
     assert redact_dict({first: 1, second: 2}) == {"(REDACTED-github)": 1, "(REDACTED-github)#2": 2}
+
+
+def test_keys_that_all_become_the_same_take_steps_in_proportion_to_their_number() -> None:
+    def keyed(n: int) -> dict[str, int]:
+        return {f"ghp_{number:030d}": number for number in range(n)}
+
+    redact_dict(keyed(3))  # what is made once is made
+
+    assert steps(lambda: redact_dict(keyed(1_000))) < 2.5 * steps(lambda: redact_dict(keyed(500)))
 
 
 class Colour(enum.Enum):

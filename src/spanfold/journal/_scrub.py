@@ -17,6 +17,7 @@ import orjson
 from spanfold import names
 from spanfold.journal._decode import any_value
 from spanfold.journal._values import dump, load
+from spanfold.journal._walk import free_key
 
 WITHHELD = "(REDACTED-engine-failure)"
 
@@ -99,10 +100,11 @@ def scrub_bytes(data: bytes, gate: Gate) -> bytes | str:
 
 def _scrub_attributes(part: dict[str, Any], gate: Gate) -> None:
     pairs: list[dict[str, Any]] = part.get("attributes") or []
-    json_keys: list[Any] = []
+    json_keys: frozenset[str] = frozenset()
     for pair in pairs:
         if pair["key"] == names.JSON_FIELDS:
-            json_keys = any_value(pair["value"])
+            json_keys = frozenset(key for key in any_value(pair["value"]) if type(key) is str)
+    numbers: dict[str, int] = {}
     renamed: dict[str, str] = {}
     taken = {pair["key"] for pair in pairs}
     for pair in pairs:
@@ -118,7 +120,7 @@ def _scrub_attributes(part: dict[str, Any], gate: Gate) -> None:
             _scrub_any(value, gate)
         clean = scrub_name(key, gate)
         if clean != key:
-            renamed[key] = pair["key"] = clean = _free(clean, taken)
+            renamed[key] = pair["key"] = clean = free_key(clean, taken, numbers)  # none hides another
             taken.add(clean)
     if renamed:
         _rename_references(pairs, renamed)
@@ -126,14 +128,6 @@ def _scrub_attributes(part: dict[str, Any], gate: Gate) -> None:
 
 def _is_our_own(key: str, value: dict[str, Any]) -> bool:
     return key in _OWN_VALUES and _OWN_VALUE.fullmatch(value.get("stringValue", "")) is not None
-
-
-def _free(key: str, taken: set[str]) -> str:
-    """Number keys that became the same, so that none hides another."""
-    number, found = 2, key
-    while found in taken:
-        number, found = number + 1, f"{key}#{number}"
-    return found
 
 
 def scrub_tree(tree: Any, gate: Gate) -> Any:

@@ -11,7 +11,7 @@ import pathlib
 import sys
 import types
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -43,6 +43,22 @@ def clean_text(text: str) -> tuple[str, bool]:
         # surrogatepass + replace joins a valid pair split by a C API, and replaces what stays alone.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), True
     return text, False
+
+
+def free_key(key: str, taken: Container[str], numbers: dict[str, int]) -> str:
+    """Return `key`, or a numbered variant of it when another key already became the same text.
+
+    Args:
+        taken: The keys there are; none is ever taken out.
+        numbers: The last number each key was given, or as many keys of one text would take steps in the square of it.
+    """
+    if key not in taken:
+        return key
+    number = numbers.get(key, 1) + 1
+    while f"{key}#{number}" in taken:
+        number += 1
+    numbers[key] = number
+    return f"{key}#{number}"
 
 
 # Built-ins that are called on values of any type, subclasses included, with types that say so.
@@ -239,12 +255,13 @@ class Walk:
 
     def mapping(self, pairs: Iterable[tuple[Any, Any]], length: int, depth: int) -> dict[str, Any]:
         out: dict[str, Any] = {}
+        numbers: dict[str, int] = {}
         for key, item in pairs:
             if self.left <= 0:
                 self.notes.add("cut")
-                out[self.free(out, "<more>")] = length - len(out)
+                out[free_key("<more>", out, numbers)] = length - len(out)
                 break
-            out[self.free(out, self.key(key))] = self.visit(item, depth + 1)
+            out[free_key(self.key(key), out, numbers)] = self.visit(item, depth + 1)
         return out
 
     def key(self, key: Any) -> str:
@@ -255,16 +272,6 @@ class Walk:
             key = object.__getattribute__(key, "_value_")
         tree = self.visit(key, MAX_DEPTH - 3)
         return tree if isinstance(tree, str) else dump(tree)
-
-    @staticmethod
-    def free(out: dict[str, Any], name: str) -> str:
-        """Return `name`, or a variant of it when another key already became the same text."""
-        if name not in out:
-            return name
-        number = 2
-        while f"{name}#{number}" in out:
-            number += 1
-        return f"{name}#{number}"
 
     # -- objects
 

@@ -123,6 +123,7 @@ def _mapping_children(
     mapping: Mapping[Any, Any], copy: dict[str, Any], task: _Task, redact: RedactText
 ) -> Iterator[_Task]:
     named = _kind_of_named_value(mapping)
+    numbers: dict[str, int] = {}
     for key, value in mapping.items():
         name = "None" if key is None else _as_text(key)
         kind = task.kind
@@ -130,7 +131,7 @@ def _mapping_children(
             kind = kind_of(name)
         elif kind is None and named is not None and name in _VALUE_KEYS:
             kind = named
-        slot = _free_key(redact(name), copy)
+        slot = _free_key(redact(name), copy, numbers)
         copy[slot] = None
         yield _Task(copy, slot, value, task.depth + 1, kind)
 
@@ -169,12 +170,14 @@ def _looks_like_argv(values: list[Any] | tuple[Any, ...]) -> bool:
     )
 
 
-def _free_key(name: str, copy: dict[str, Any]) -> str:
+def _free_key(name: str, copy: dict[str, Any], numbers: dict[str, int]) -> str:
     if name not in copy:
         return name
-    number = 2
+    # From the last number of the name on: thousands of keys may become the same token.
+    number = numbers.get(name, 1) + 1
     while f"{name}#{number}" in copy:
         number += 1
+    numbers[name] = number
     return f"{name}#{number}"
 
 

@@ -301,7 +301,8 @@ class PythonEncoder:
         parts: list[bytes] = []
         unseen: list[bytes] = []
         short: list[tuple[dict[str, bytes], str, bytes]] = []
-        json_keys: tuple[str, ...] = ()
+        json_keys: list[str] = []
+        odd_keys: list[str] = []
         is_clean = True
         for key, value in attributes.items():
             kind = type(value)
@@ -320,7 +321,7 @@ class PythonEncoder:
                     # Joined and not formatted: that copies a long text once less.
                     part = b"".join((prefix, _STRING, _dumps(value), b"}}"))
                 except TypeError:
-                    notes = {**(notes or {}), key: "surrogates"}
+                    odd_keys.append(key)
                     part = b'%bstringValue":%b}}' % (prefix, self._text(value))  # type: ignore[arg-type]  # kind is str
                 else:
                     if len(value) <= _SHORT_TEXT:  # type: ignore[arg-type]  # kind is str
@@ -331,7 +332,7 @@ class PythonEncoder:
                 if not -_LONG_NUMBER < value < _LONG_NUMBER:  # type: ignore[operator]  # kind is int
                     unseen.append(part)
             elif kind is JsonText:
-                json_keys += (key,)
+                json_keys.append(key)
                 part = b"".join((prefix, _STRING, _dumps(str.__str__(value)), b"}}"))  # pyright: ignore[reportArgumentType]  # kind is JsonText
                 unseen.append(part)
             elif kind is bool:
@@ -353,7 +354,9 @@ class PythonEncoder:
                 self._n_texts += len(short)
                 if self._n_texts > _MAX_CACHED_KEYS:
                     self.forget()
-        return Fragment(b",".join(parts), json_keys, notes or NO_NOTES, is_clean)
+        if odd_keys:
+            notes = {**(notes or NO_NOTES), **dict.fromkeys(odd_keys, "surrogates")}
+        return Fragment(b",".join(parts), tuple(json_keys), notes or NO_NOTES, is_clean)
 
     def _any_value(self, value: Any) -> bytes:
         kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # the type of anything

@@ -27,7 +27,8 @@ from spanfold.instrument._host import git_commit
 from spanfold.instrument._kinds import AgentSpan, ModelCallSpan, ToolSpan
 from spanfold.instrument._process import child_env, traced_executor
 from spanfold.instrument._provider import SpanfoldTracerProvider
-from spanfold.instrument._run import CONTROL, Run, RunPlace
+from spanfold.instrument._recording import CONTROL
+from spanfold.instrument._run import Run, RunPlace
 from spanfold.instrument._span import IS_NATIVE, RecordedSpan
 from spanfold.instrument._state import Connector, RunHooks, state, version
 from spanfold.instrument._traced import traced

@@ -33,10 +33,11 @@ from spanfold.instrument._kinds import (
 )
 from spanfold.instrument._near import Anchor, Stand
 from spanfold.instrument._noop import NOOP_AGENT, NOOP_MODEL_CALL, NOOP_SPAN, NOOP_TOOL, noop_run
-from spanfold.instrument._run import Run, finish_unfinished
+from spanfold.instrument._run import Run
 from spanfold.instrument._span import RecordedSpan, remember, start
 from spanfold.instrument._state import state
 from spanfold.instrument._stored import as_number, as_text
+from spanfold.instrument._unfinished import finish_unfinished
 from spanfold.journal import EMPTY, AttributeValue, Fragment, field_key, store, to_tree
 from spanfold.routing import place
 from spanfold.settings import Content, Destination, Durability, RedactCallback, as_path, resolve

@@ -22,6 +22,8 @@ from spanfold.instrument._bridge import bridge
 from spanfold.instrument._context import SPAN_KEY, get_context, set_context
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.instrument._near import Anchor, Stand, UnrecordedId, id_of
+from spanfold.instrument._recording import JoinedRun
+from spanfold.instrument._run_folder import JOURNAL_FOLDER
 from spanfold.instrument._state import state
 from spanfold.journal import journal_elsewhere
 
@@ -44,15 +46,23 @@ _env_parent: list[EnvParent | None] = []
 
 def env_parent(environ: Mapping[str, str] | None = None) -> EnvParent | None:
     """Return the parent span named by `TRACEPARENT`, read once; None when absent or not valid."""
-    from spanfold.instrument._run import parse_traceparent
-
     if environ is not None:
-        found = parse_traceparent(environ.get(names.ENV_TRACEPARENT, ""))
-        return EnvParent(*found) if found else None
+        return _parse_traceparent(environ.get(names.ENV_TRACEPARENT, ""))
     if not _env_parent:
-        found = parse_traceparent(os.environ.get(names.ENV_TRACEPARENT, ""))
-        _env_parent.append(EnvParent(*found) if found else None)
+        _env_parent.append(_parse_traceparent(os.environ.get(names.ENV_TRACEPARENT, "")))
     return _env_parent[0]
+
+
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?\Z")
+
+
+def _parse_traceparent(text: str) -> EnvParent | None:
+    """Return the span a W3C traceparent names, None when it is not valid (Trace Context, section 3.2)."""
+    match = _TRACEPARENT.match(text.strip())
+    if match is None or (text.startswith("00-") and match[3]):
+        return None
+    trace_hex, span_hex = match[1].encode(), match[2].encode()
+    return None if not trace_hex.strip(b"0") or not span_hex.strip(b"0") else EnvParent(trace_hex, span_hex)
 
 
 def child_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -95,10 +105,8 @@ def carrier() -> dict[str, str]:
     return found
 
 
-def join(environ: Mapping[str, str] | None = None) -> Any:
+def join(environ: Mapping[str, str] | None = None) -> JoinedRun | None:
     """Join the run of a parent process named by the environment; None when there is none to join."""
-    from spanfold.instrument._run import JOURNAL_FOLDER, JoinedRun
-
     env = os.environ if environ is None else environ
     folder = env.get(names.ENV_RUN_DIR, "")
     parent = env_parent(environ)

@@ -1,17 +1,9 @@
-"""An open run: its directory, its journal, its root span, and how it ends.
-
-`Run` is what `spanfold.run(...)` gives. `JoinedRun` is the same run seen from
-a child process that found it in its environment: it writes a journal file of
-its own into the same folder and leaves documents and seal to the owner.
-"""
+"""An open run of this process: its root span, what it says of itself, and how it ends."""
 
 import logging
 import os
-import re
 import threading
-import weakref
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -19,112 +11,21 @@ from typing import Any, Final, NamedTuple, Self
 from opentelemetry import trace
 
 from spanfold import names
-from spanfold.errors import SpanfoldError, UnsafeEntryError
-from spanfold.fs import SafeRoot, fsync_folder, safe_name
 from spanfold.instrument import _ids, _signals
 from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._host import host_facts
-from spanfold.instrument._near import Anchor, OfThisProcess
+from spanfold.instrument._process import env_parent
+from spanfold.instrument._recording import Recording, tell_outcome
+from spanfold.instrument._run_folder import claim, default_folder
 from spanfold.instrument._span import RecordedSpan, fork_generation
-from spanfold.instrument._state import RunHooks, process_resource, state, version
-from spanfold.journal import AttributeValue, Journal, Stats, combined_head, file_heads
+from spanfold.instrument._state import state
+from spanfold.instrument._unfinished import finish_unfinished, keep_unfinished
+from spanfold.journal import combined_head, file_heads
 
 log = logging.getLogger("spanfold")
 
-JOURNAL_FOLDER: Final = "journal"
-_MAX_SUFFIX: Final = 1_000
 _FINISH_S: Final = 5.0
-_MAX_UNFINISHED: Final = 8
-"""Ended runs that wait in memory for the disk; each may hold `journal.MAX_HELD_BYTES`."""
-
-
-_recordings: "weakref.WeakSet[Recording]" = weakref.WeakSet()
-
-
-def _judge_again() -> None:
-    """Forget what passed the gate before a secret was registered."""
-    for recording in tuple(_recordings):
-        # Replaced, not cleared: a verdict that another thread is just getting goes into the old one.
-        recording.memo = {}
-        recording.journal.encoder.forget()
-
-
-state.redactor.on_registration(_judge_again)
-
-
-class Recording(OfThisProcess):
-    """What a span needs of its run (`_span.Recorder`), for the owner and for a joined child."""
-
-    closed = False
-    """Whether the run is over, so that nothing belongs to it any more."""
-    is_late_told = False
-    """Whether it was told already that work goes on after it."""
-
-    def __init__(self, folder: Path, trace_hex: bytes, journal_folder: Path | None = None) -> None:
-        settings = state.ready()
-        assert state.gate is not None
-        self.dir = folder
-        self.content: str = settings.content
-        self.trace_hex = trace_hex
-        self.open_spans: dict[bytes, RecordedSpan] = {}
-        self.memo: dict[Any, Any] = {}
-        _recordings.add(self)
-        self.hooks: RunHooks | None = None
-        self.is_watched = settings.durability == "machine"
-        """Whether anybody wants to be told after each line."""
-        self.journal = Journal(
-            journal_folder or folder / JOURNAL_FOLDER,
-            gate=state.gate,
-            resource=process_resource,
-            durable=settings.durability == "machine",
-            scope_version=version(),
-        )
-        self.is_durable = settings.durability == "machine"
-
-    @property
-    def trace_id(self) -> str:
-        """32 lower-case hex digits."""
-        return self.trace_hex.decode()
-
-    @property
-    def stats(self) -> Stats:
-        """What the journal of this process wrote, holds and lost."""
-        return self.journal.stats
-
-    def recorded(self, kind: str) -> None:
-        """Told after each line: control records are synced and shown in the documents at once."""
-        if self.is_durable and kind in CONTROL:
-            self.journal.sync()
-        if self.hooks is not None:
-            self.hooks.recorded(kind)
-
-    @property
-    def is_mirrored(self) -> bool:
-        """Whether the host has a provider that is shown our spans."""
-        return bridge.provider is not None
-
-    def mirror_end(self, span: RecordedSpan, end_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
-        """Show an ended span to the host's provider."""
-        bridge.mirror_end(span, end_ns, attributes)
-
-    def end_open_spans(self, outcome: str, *, keep: RecordedSpan | None = None) -> None:
-        """End every span that is current somewhere, innermost first, with an outcome."""
-        for span in sorted(self.open_spans.values(), key=lambda s: -s.depth):
-            if span is keep or span.ended:
-                continue
-            with losing_only("open spans at the end"):
-                span.set_attribute(names.OUTCOME, outcome)
-                if outcome == "terminated":
-                    span.set_status(trace.StatusCode.ERROR, outcome)
-                    span.set_attribute(names.ERROR_TYPE, outcome)
-                span.end()
-
-
-CONTROL: Final = frozenset(
-    {"run", "stage", "agent", "event", "score", "artifact", "cell", "pass", "batch", "closeout", "tick", "step"}
-)
-"""Kinds of record that are synced (with `durability="machine"`) and in their document when the call returns."""
 
 
 class RunPlace(NamedTuple):
@@ -155,15 +56,13 @@ class Run(Recording):
     def __init__(
         self, name: str, folder: Path | None, fields: Mapping[str, Any], *, place: RunPlace | None = None
     ) -> None:
-        from spanfold.instrument._process import env_parent
-
         inherited = env_parent() if place is None else None
         if inherited is not None and not state.claim(inherited.trace_hex):
             inherited = None  # one open run for each trace: records are sorted into runs by it
         if place is None:
             durable = state.ready().durability == "machine"
             super().__init__(
-                _claim(folder or _default_folder(name), durable=durable),
+                claim(folder or default_folder(name), durable=durable),
                 inherited.trace_hex if inherited else _ids.trace_id(),
             )
         else:
@@ -233,10 +132,7 @@ class Run(Recording):
     def end_root(self, outcome: str) -> None:
         """End a run nobody closed, with an outcome."""
         if not self.closed and self.span._generation == fork_generation():  # pyright: ignore[reportPrivateUsage]  # same room
-            self.span.set_attribute(names.OUTCOME, outcome)
-            if outcome == "terminated":
-                self.span.set_status(trace.StatusCode.ERROR, outcome)
-                self.span.set_attribute(names.ERROR_TYPE, outcome)
+            tell_outcome(self.span, outcome)
             if outcome == "abandoned" and not self.may_be_left_open:
                 log.warning(
                     "%s: the program ended while this run was open, so its status is interrupted. Use `with spanfold.run(...)`, "
@@ -279,11 +175,7 @@ class Run(Recording):
         if self.journal.is_sealed:
             finish_unfinished()
         else:
-            _unfinished.append(self)
-            for given_up in _unfinished[:-_MAX_UNFINISHED]:
-                _unfinished.remove(given_up)
-                tell_unfinished([given_up])
-                lost("the last records of a run, which the disk never took")
+            keep_unfinished(self)
         if self.stats.lost:
             log.warning(
                 "%s: the run ended with %d records lost%s.",
@@ -344,122 +236,7 @@ class Run(Recording):
         return heads
 
 
-_unfinished: list[Run] = []
-"""Runs that ended while the disk refused their last records."""
-
-
-def finish_unfinished() -> tuple[Run, ...]:
-    """Try again to write the end of runs that ended while the disk refused it; return those that still wait."""
-    for run in list(_unfinished):
-        if run.finish() and run in _unfinished:
-            _unfinished.remove(run)
-    return tuple(_unfinished)
-
-
-def tell_unfinished(recordings: Iterable[Recording]) -> None:
-    """Say what is lost of recordings that nobody tries to write any more."""
-    for recording in recordings:
-        stats = recording.stats
-        if stats.held:
-            log.error(
-                "%s: %d records of this run are lost for good; they could not be written (%s).",
-                recording.dir,
-                stats.held + stats.lost,
-                stats.problem or "the reason was logged",
-            )
-        elif recording.closed and not recording.journal.is_sealed:
-            log.error(
-                "%s: the seal of this run could not be written (%s). Its records are; `spanfold run recover` seals it.",
-                recording.dir,
-                stats.problem or "the reason was logged",
-            )
-
-
-def unfinished() -> tuple[Recording, ...]:
-    """Return the recordings of this process that may have something in memory when it exits, after the last try."""
-    return tuple(found for found in (*_unfinished, *state.runs.values(), state.joined) if found is not None)
-
-
-class JoinedRun(Recording):
-    """A run of a parent process, joined by this one through its environment."""
-
-    anchor: Anchor
-    """The span of the parent process under which this one works."""
-
-    def __init__(self, folder: Path, name: str, trace_hex: bytes, journal_folder: Path | None = None) -> None:
-        super().__init__(folder, trace_hex, journal_folder)
-        self.name = name
-
-
-def _default_folder(name: str) -> Path:
-    settings = state.ready()
-    assert state.gate is not None
-    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    folder = f"{safe_name(state.gate.scrub_text(name), limit=48)}-{stamp}-{os.urandom(2).hex()}"
-    return (settings.run_dir or Path("runs")) / folder
-
-
-def _claim(folder: Path, *, durable: bool) -> Path:
-    """Make the run directory and take it, or the next free name beside it when it already holds a run.
-
-    A used directory is never written to again: its journal is sealed. Making
-    the journal folder is atomic, so two processes cannot take the same one. A
-    link or file in its place is left alone like a used directory: where it
-    leads to, nobody has asked us to write.
-    """
-    try:
-        folder = Path(os.path.abspath(folder))
-    except OSError as error:
-        lost("the run directory: there is no working directory any more; records are kept in memory only", error)
-        return folder
-    for number in range(1, _MAX_SUFFIX):
-        candidate = folder if number == 1 else folder.parent / f"{folder.name}-{number}"
-        try:
-            _make(candidate, durable=durable)
-        except (FileExistsError, UnsafeEntryError) as error:
-            if folder.parent.is_dir():
-                continue
-            return _memory_only(candidate, error)
-        except (OSError, SpanfoldError, ValueError) as error:  # ValueError: no path at all, such as one with NUL in it
-            return _memory_only(candidate, error)
-        if number > 1:
-            log.warning(
-                "%s already holds a run or is no plain directory, and is left as it is; this run is recorded in %s.",
-                folder,
-                candidate,
-            )
-        return candidate
-    lost(f"the run directory {folder}: {_MAX_SUFFIX} names beside it are taken; records are kept in memory only")
-    return folder
-
-
-def _memory_only(folder: Path, error: Exception) -> Path:
-    lost(f"the run directory {folder}, which cannot be made; records are kept in memory until it can", error)
-    return folder
-
-
-def _make(folder: Path, *, durable: bool) -> None:
-    new = [above for above in (folder, *folder.parents) if durable and not above.exists()]
-    SafeRoot(folder, create=True, durable=durable).make_dir_exclusive(JOURNAL_FOLDER)
-    with losing_only("the flush of a new folder"):
-        for made in new:
-            fsync_folder(os.path.realpath(made.parent))
-
-
-_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?\Z")
-
-
-def parse_traceparent(text: str) -> tuple[bytes, bytes] | None:
-    """Return trace and span id of a W3C traceparent, None when it is not valid (Trace Context, section 3.2)."""
-    match = _TRACEPARENT.match(text.strip())
-    if match is None or (text.startswith("00-") and match[3]):
-        return None
-    trace_hex, span_hex = match[1].encode(), match[2].encode()
-    return None if not trace_hex.strip(b"0") or not span_hex.strip(b"0") else (trace_hex, span_hex)
-
-
 def _after_fork_in_child() -> None:
-    _unfinished.clear()
     for run in state.runs.values():
         run.hooks = None  # documents and deliveries are the parent's
 

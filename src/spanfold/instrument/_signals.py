@@ -39,7 +39,10 @@ _OURS: Final = tuple(
     f"spanfold.{room}"
     for room in (
         *("_connect", "artifacts", "deliver", "fold", "fs", "journal", "redact"),
-        *(f"instrument.{module}" for module in ("_api", "_foreign", "_run", "_span", "_state")),
+        *(
+            f"instrument.{module}"
+            for module in ("_api", "_foreign", "_recording", "_run", "_span", "_state", "_unfinished")
+        ),
     )
 )
 """Modules under which no code of the host runs for long; `_traced` is none of them."""
@@ -128,7 +131,7 @@ def at_exit() -> None:
 
     with losing_only("the last delivery"):
         shutdown()
-    from spanfold.instrument._run import tell_unfinished, unfinished
+    from spanfold.instrument._unfinished import tell_unfinished, unfinished
 
     with losing_only("the last words"):
         tell_unfinished(unfinished())

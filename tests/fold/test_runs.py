@@ -158,3 +158,17 @@ def test_a_run_reached_through_a_link_is_folded_in_its_place(
     result = fold_run(tmp_path / "latest")
 
     assert result.documents[0].parent == run_dir
+
+
+def test_a_journal_folder_is_not_taken_for_its_run_directory(
+    run_dir: Path, journal: JournalFile, tmp_path: Path
+) -> None:
+    journal.run_started()
+    journal.run_ended()
+    for named in (run_dir / "journal", run_dir / "journal" / ".." / "journal"):
+        with pytest.raises(JournalMissing, match="expected a run directory"):
+            fold_run(named)
+    assert list((run_dir / "journal").iterdir()) == [journal.path]
+
+    fold_run(run_dir / "journal", into=tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere" / "run.json").is_file()

@@ -63,3 +63,20 @@ def test_what_is_wrong_is_said_in_a_sentence(run_dir: Path, kept: Path) -> None:
     (difference,) = verify_run(run_dir).artifacts
 
     assert str(difference) == "artifacts/a.bin: 0 bytes whose hash is not the one recorded"
+
+
+def test_a_document_of_a_run_without_a_seal_is_behind_and_after_the_seal_it_is_edited(
+    run_dir: Path, journal: JournalFile
+) -> None:
+    journal.run_started()
+    journal.stage("M1", 2)
+    fold_run(run_dir)
+    journal.stage("M1", 3)
+    (behind,) = [d for d in verify_run(run_dir).documents if d.path == "M1/log.json"]
+    journal.run_ended()
+    fold_run(run_dir)
+    (run_dir / "run.json").write_bytes((run_dir / "run.json").read_bytes() + b" ")
+    (edited,) = verify_run(run_dir).documents
+
+    assert (behind.kind, edited.kind) == ("behind", "edited")
+    assert "spanfold run fold" in str(behind)

@@ -74,8 +74,8 @@ def _rows(verdict: RunVerdict) -> list[Row]:
         rows.append((Cell("torn", "yellow"), f"journal/{torn.path.name}", f"{torn.offset:,}", f"{end:,}"))
     style = "yellow" if verdict.state == "open" else "red"
     for document in verdict.documents:
-        edited = document.kind == "edited"
-        ends = (f"{document.offset:,}", f"{document.offset + document.length:,}") if edited else ("", "")
+        differs = document.kind in ("edited", "behind")
+        ends = (f"{document.offset:,}", f"{document.offset + document.length:,}") if differs else ("", "")
         rows.append((Cell(document.kind, style), document.path, *ends))
     for artifact in verdict.artifacts:
         ends = ("0", f"{artifact.found_bytes:,}") if artifact.kind == "edited" else ("", "")

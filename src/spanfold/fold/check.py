@@ -19,7 +19,7 @@ from spanfold.fold.reduction import Reduction
 from spanfold.fs import SafeRoot
 from spanfold.journal import read_journal
 
-DifferenceKind = Literal["edited", "missing", "foreign"]
+DifferenceKind = Literal["edited", "behind", "missing", "foreign"]
 
 _PENDING_BYTES: Final = 1 << 20
 _FOLDER: Final = re.compile(r"(traced/)?(M[1-5]|stages(/[^/]+)?)|traced")
@@ -35,10 +35,11 @@ class DocumentDifference:
     path: str
     """In the run directory, joined by `/`."""
     kind: DifferenceKind
-    """`edited`: other bytes. `missing`: no such file. `foreign`: a file where a document belongs that the journal does
-    not make, or an entry there that is no file."""
+    """`edited`: other bytes. `behind`: the same of a run without a seal, whose documents lag, or stopped where its process
+    was killed. `missing`: no such file. `foreign`: a file where a document belongs that the journal does not make, or an
+    entry there that is no file."""
     offset: int
-    """First byte of the file that differs; 0 unless edited."""
+    """First byte of the file that differs; 0 when the file is missing or foreign."""
     length: int
     """Bytes of the file from there to the last one that differs; 0 when only something was taken out."""
     expected_bytes: int
@@ -52,6 +53,8 @@ class DocumentDifference:
             return f"{self.path}: missing; `spanfold run fold` makes it again"
         if self.kind == "foreign":
             return f"{self.path}: not made from this journal"
+        if self.kind == "behind":
+            return f"{self.path}: not up to date from byte {self.offset} on; `spanfold run fold` makes it again"
         return f"{self.path}: bytes {self.offset} to {self.offset + self.length} are not what the journal says"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from spanfold.errors import JournalMissing
-from spanfold.fold.engine import Engine, FoldResult
+from spanfold.fold.engine import JOURNAL, Engine, FoldResult
 from spanfold.fold.witness import require_whole
 from spanfold.journal import journal_files, journal_folder
 
@@ -22,7 +22,7 @@ def fold_run(run_dir: Path, *, into: Path | None = None, force: bool = False) ->
         force: Replace the documents though the journal has lost something that they may still hold.
 
     Raises:
-        JournalMissing: There is no journal.
+        JournalMissing: There is no journal, or only that is named and not the run directory around it.
         JournalCorrupt: Recorded bytes of the journal are changed or gone. Nothing was written; choose `into`, or `force`.
         LockedError: The run is being folded in place by a living process; choose `into`.
         FoldError: A record cannot be folded.
@@ -50,7 +50,7 @@ def follow(
         force: As for `fold_run`.
 
     Raises:
-        JournalMissing: There is no journal.
+        JournalMissing: There is no journal, or only that is named and not the run directory around it.
         JournalCorrupt: As `fold_run`, before anything is followed.
         LockedError: Another process folds this run into the same place.
         FoldError: A record cannot be folded.
@@ -78,7 +78,9 @@ def follow(
 
 def _require_foldable(run_dir: Path, into: Path | None, *, force: bool) -> None:
     """Refuse what is no run, and to replace documents that may be all that is left of lost records."""
-    if not journal_files(run_dir):
-        raise JournalMissing(run_dir)
-    if not force and (into is None or into.resolve() == run_dir.resolve()):
+    files, run = journal_files(run_dir), run_dir.resolve()
+    is_in_place = into is None or into.resolve() == run
+    if not files or (is_in_place and run.name == JOURNAL and files[0].parent == run):
+        raise JournalMissing(run_dir)  # the documents would stand among the journal files
+    if is_in_place and not force:
         require_whole(run_dir)

@@ -7,7 +7,7 @@ are not checked: no record has their hash.
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -94,7 +94,10 @@ def verify_run(run_dir: Path) -> RunVerdict:
     documents: tuple[DocumentDifference, ...] = ()
     problem = ""
     try:
-        documents = tuple(check_documents(run_dir))
+        documents = tuple(
+            replace(found, kind="behind") if found.kind == "edited" and journal.state == "open" else found
+            for found in check_documents(run_dir)
+        )
     except FoldError as error:
         problem = str(error)
     recorded = _recorded_files(run_dir)

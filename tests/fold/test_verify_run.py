@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import spanfold
 from spanfold import names
 from spanfold.fold import fold_run, verify_run
 from tests.fold.journals import JournalFile, set_fields
@@ -65,18 +66,27 @@ def test_what_is_wrong_is_said_in_a_sentence(run_dir: Path, kept: Path) -> None:
     assert str(difference) == "artifacts/a.bin: 0 bytes whose hash is not the one recorded"
 
 
-def test_a_document_of_a_run_without_a_seal_is_behind_and_after_the_seal_it_is_edited(
-    run_dir: Path, journal: JournalFile
-) -> None:
+def test_a_document_of_a_run_without_a_seal_is_behind(run_dir: Path, journal: JournalFile) -> None:
     journal.run_started()
     journal.stage("M1", 2)
     fold_run(run_dir)
     journal.stage("M1", 3)
-    (behind,) = [d for d in verify_run(run_dir).documents if d.path == "M1/log.json"]
-    journal.run_ended()
-    fold_run(run_dir)
-    (run_dir / "run.json").write_bytes((run_dir / "run.json").read_bytes() + b" ")
-    (edited,) = verify_run(run_dir).documents
 
-    assert (behind.kind, edited.kind) == ("behind", "edited")
-    assert "spanfold run fold" in str(behind)
+    verdict = verify_run(run_dir)
+
+    assert verdict.state == "open"
+    assert {d.path for d in verdict.documents} >= {"M1/log.json", "timings.jsonl"}
+    assert {d.kind for d in verdict.documents} == {"behind"}
+    assert all("spanfold run fold" in str(d) for d in verdict.documents)
+
+
+def test_a_document_of_a_sealed_run_is_edited(run_dir: Path) -> None:
+    with spanfold.run("sealed", dir=run_dir), spanfold.stage("M1"):
+        pass
+    with (run_dir / "M1" / "log.json").open("ab") as file:
+        file.write(b" ")
+
+    verdict = verify_run(run_dir)
+
+    assert verdict.state == "broken"
+    assert [(d.path, d.kind) for d in verdict.documents] == [("M1/log.json", "edited")]

@@ -82,7 +82,7 @@ def child_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def carrier() -> dict[str, str]:
     """Return only the variables that carry the current context; empty outside a run."""
-    from spanfold.instrument._api import current_parent
+    from spanfold.instrument._current import current_parent
 
     near, parent_id = current_parent()
     if near is None:

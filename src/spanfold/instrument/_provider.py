@@ -20,12 +20,13 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, SpanKind, Tracer, TracerProvider
 from opentelemetry.util.types import Attributes
 
-from spanfold.instrument._api import Scope, current_parent, start_span
 from spanfold.instrument._context import get_context, set_context
+from spanfold.instrument._current import current_parent
 from spanfold.instrument._foreign import is_allowed
 from spanfold.instrument._guard import losing_only
 from spanfold.instrument._near import Stand, id_of
 from spanfold.instrument._span import RecordedSpan
+from spanfold.instrument._starting import Scope, start_span
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -39,10 +39,8 @@ _OURS: Final = tuple(
     f"spanfold.{room}"
     for room in (
         *("_connect", "artifacts", "deliver", "fold", "fs", "journal", "redact"),
-        *(
-            f"instrument.{module}"
-            for module in ("_api", "_foreign", "_recording", "_run", "_span", "_state", "_unfinished")
-        ),
+        *(f"instrument.{module}" for module in ("_current", "_events", "_foreign", "_lifecycle", "_recording", "_run")),
+        *(f"instrument.{module}" for module in ("_span", "_starting", "_state", "_unfinished")),
     )
 )
 """Modules under which no code of the host runs for long; `_traced` is none of them."""
@@ -127,7 +125,7 @@ def _is_inside_ours(frame: FrameType | None) -> bool:
 def at_exit() -> None:
     """End what is still open when the interpreter exits, and give destinations their last moment."""
     end_all("abandoned")
-    from spanfold.instrument._api import shutdown
+    from spanfold.instrument._lifecycle import shutdown
 
     with losing_only("the last delivery"):
         shutdown()

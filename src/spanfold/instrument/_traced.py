@@ -16,11 +16,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 
 from spanfold import names
-from spanfold.instrument._api import begin_span, current_parent, is_idle
 from spanfold.instrument._callables import traced_object
+from spanfold.instrument._current import current_parent, is_idle
 from spanfold.instrument._generators import CAPTURE_CHARS, CAPTURE_NODES, CAPTURE_TEXT, async_generator, generator
 from spanfold.instrument._guard import losses, lost
 from spanfold.instrument._span import RecordedSpan
+from spanfold.instrument._starting import begin_span
 
 F = TypeVar("F", bound="Callable[..., Any] | staticmethod[..., Any] | classmethod[Any, ..., Any] | property")
 

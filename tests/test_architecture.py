@@ -436,6 +436,24 @@ def test_a_change_is_named_by_id_and_kind() -> None:
     assert [name for name in names if not CHANGE_NAME.fullmatch(name)] == []
 
 
+def variables_in(tree: ast.AST) -> set[str]:
+    """Return the variables of ours that the texts of a module are the name of."""
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {text for text in texts if isinstance(text, str) and re.fullmatch("SPANFOLD_[A-Z_]+[A-Z]", text)}
+
+
+def test_every_variable_that_a_room_reads_is_a_known_one() -> None:
+    from spanfold.settings import KNOWN_VARIABLES
+
+    read = {name for path, tree in sources(PACKAGE) if path.name != "settings.py" for name in variables_in(tree)}
+    functions = (PACKAGE / "settings.py").read_text(encoding="utf-8").partition("\ndef ")[2]
+    read |= variables_in(parsed(f"def {functions}"))  # what is before it is the list itself
+
+    assert read - KNOWN_VARIABLES == set()
+    assert KNOWN_VARIABLES - read == {"SPANFOLD_COLLECTOR", "SPANFOLD_CI"}
+    assert "SPANFOLD_OTHER" in variables_in(parsed("os.environ['SPANFOLD_OTHER']"))
+
+
 Rule = Callable[[Path], list[str]]
 
 

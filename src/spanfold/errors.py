@@ -36,11 +36,13 @@ class SettingsError(SpanfoldError, ValueError):
 
     Attributes:
         setting: Name of the argument or environment variable.
+        expected: What can be used.
+        found: What there is, never the value itself.
     """
 
     def __init__(self, setting: str, expected: str, found: str) -> None:
         super().__init__(f"{setting}: expected {expected}, found {found}.")
-        self.setting = setting
+        self.setting, self.expected, self.found = setting, expected, found
 
 
 class UnsafePathError(SpanfoldError, ValueError):

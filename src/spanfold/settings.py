@@ -7,11 +7,13 @@ their standard meaning (docs/settings.md).
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
+from spanfold import names
 from spanfold.errors import SettingsError
 
 Destination = bool | Literal["auto"]
@@ -24,6 +26,24 @@ TRUE: Final = frozenset({"1", "true", "yes", "on"})
 """What stands for true in a variable, in lower case."""
 FALSE: Final = frozenset({"0", "false", "no", "off"})
 """What stands for false in a variable, in lower case."""
+
+PREFIX: Final = "SPANFOLD_"
+KNOWN_VARIABLES: Final = frozenset(
+    {
+        # Settings, below.
+        *("SPANFOLD_RUN_DIR", "SPANFOLD_OTLP", "SPANFOLD_LANGFUSE", "SPANFOLD_REDACT", "SPANFOLD_DURABILITY"),
+        *("SPANFOLD_CONTENT", "SPANFOLD_PROVIDER", "SPANFOLD_DELIVER_EARLIER", "SPANFOLD_SIGNALS", "SPANFOLD_DISABLED"),
+        # What tells a child process of the run it belongs to.
+        *(names.ENV_RUN_DIR, names.ENV_RUN_NAME, names.ENV_STAGE, names.ENV_CYCLE, names.ENV_DEPTH, names.ENV_TOKEN),
+        # Of single rooms: journal, diagnose, demo, cli.
+        *("SPANFOLD_NATIVE", "SPANFOLD_STATE_DIR"),
+        *("SPANFOLD_MEDIA_BYTES", "SPANFOLD_MEDIA_ROOTS", "SPANFOLD_CODE_DIR"),
+        *("SPANFOLD_DEMO_MODEL", "SPANFOLD_TRACEBACK"),
+        # Beside the package: docker-compose.yml, and its own tests.
+        *("SPANFOLD_COLLECTOR", "SPANFOLD_CI"),
+    }
+)
+"""Every variable of ours, whichever room reads it: another one with our prefix is a slip, or belongs to somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +123,30 @@ def resolve(
     )
 
 
-def _found(value: object) -> str:
+def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with our prefix that nothing of ours reads, each with the closest one that exists, or "".
+
+    Never an error: other programs and later versions may have such variables.
+    """
+    # Whatever else stands in a name is nobody's slip, and would not be fit to print.
+    unknown = sorted(
+        name for name in environ.keys() - KNOWN_VARIABLES if re.fullmatch(rf"{PREFIX}[A-Z0-9_]{{1,60}}", name)
+    )
+    if not unknown:
+        return {}
+    import difflib  # of use to few programs
+
+    known = {name.removeprefix(PREFIX): name for name in sorted(KNOWN_VARIABLES)}
+    closest = {name: difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1) for name in unknown}
+    return {name: known[found[0]] if found else "" for name, found in closest.items()}
+
+
+def described(value: object) -> str:
     """Describe a bad value without quoting it: it may be a secret pasted into the wrong place."""
+    if isinstance(value, str):
+        return f"text of {len(value)} character{'' if len(value) == 1 else 's'}"
     kind = type(value).__name__
-    return f"text of {len(value)} characters" if isinstance(value, str) else f"a{'n' * (kind[0] in 'aeiou')} {kind}"
+    return f"a{'n' * (kind[0] in 'aeiou')} {kind}"
 
 
 def as_path(setting: str, value: Any) -> Path:
@@ -120,7 +160,7 @@ def as_path(setting: str, value: Any) -> Path:
         SettingsError: It is none of them.
     """
     if not isinstance(value, (str, bytes, os.PathLike)):
-        raise SettingsError(setting, "a path (str or os.PathLike)", _found(value))
+        raise SettingsError(setting, "a path (str or os.PathLike)", described(value))
     return Path(os.path.expanduser(os.fsdecode(cast("os.PathLike[str]", value))))
 
 
@@ -136,7 +176,7 @@ def _boolean(setting: str, value: Any) -> bool:
         return True
     if word in FALSE:
         return False
-    raise SettingsError(setting, "true or false", _found(value))
+    raise SettingsError(setting, "true or false", described(value))
 
 
 def _destination(setting: str, value: Any) -> Destination:
@@ -148,7 +188,7 @@ def _destination(setting: str, value: Any) -> Destination:
     try:
         return _boolean(setting, value)
     except SettingsError:
-        raise SettingsError(setting, "auto, true (live) or false (offline)", _found(value)) from None
+        raise SettingsError(setting, "auto, true (live) or false (offline)", described(value)) from None
 
 
 def _redact(setting: str, value: Any) -> bool | RedactCallback:
@@ -161,7 +201,7 @@ def _provider(setting: str, value: Any) -> Any:
     if isinstance(value, str):
         return _one_of(ProviderChoice)(setting, value)
     if not hasattr(value, "get_tracer"):
-        raise SettingsError(setting, "auto, own, global or an OpenTelemetry TracerProvider", _found(value))
+        raise SettingsError(setting, "auto, own, global or an OpenTelemetry TracerProvider", described(value))
     return value
 
 
@@ -171,7 +211,7 @@ def _one_of(choices: Any) -> Callable[[str, Any], Any]:
     def parse(setting: str, value: Any) -> str:
         word = value.strip().lower() if isinstance(value, str) else None
         if word not in allowed:
-            raise SettingsError(setting, " or ".join(allowed), _found(value))
+            raise SettingsError(setting, f"{', '.join(allowed[:-1])} or {allowed[-1]}", described(value))
         return word
 
     return parse

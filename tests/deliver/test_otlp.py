@@ -371,3 +371,15 @@ def test_a_variable_that_cannot_be_used_is_named_and_not_quoted(variable, value)
     with pytest.raises(SettingsError) as found:
         destinations(resolve({}), environ)
     assert variable in str(found.value) and value not in str(found.value)
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+@pytest.mark.parametrize(("value", "told"), [("h:70000", "text of 7 characters"), ("?", "text of 1 character")])
+def test_an_address_that_cannot_be_used_is_as_long_as_it_was_given(variable, value, told, protocol):
+    environ = {variable: value, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+
+    with pytest.raises(SettingsError) as found:
+        destinations(resolve({}), environ)
+
+    assert (found.value.setting, found.value.found) == (variable, told)

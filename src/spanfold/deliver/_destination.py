@@ -15,7 +15,7 @@ from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from spanfold.errors import SettingsError
-from spanfold.settings import Settings
+from spanfold.settings import Settings, described
 
 Protocol = Literal["http/protobuf", "http/json", "grpc", "langfuse-sdk"]
 Compression = Literal["none", "gzip", "deflate"]
@@ -155,18 +155,18 @@ def otlp_destination(environ: Mapping[str, str]) -> Destination | None:
     name, named_protocol = variable("PROTOCOL", "http/protobuf")
     protocol = _PROTOCOLS.get(named_protocol.strip().lower())
     if protocol is None:
-        raise SettingsError(name, "grpc, http/protobuf or http/json", f"text of {len(named_protocol)} characters")
+        raise SettingsError(name, "grpc, http/protobuf or http/json", described(named_protocol))
     url = own or (general if protocol == "grpc" else general.rstrip("/") + "/v1/traces")
     # Of a gRPC address without a scheme another variable says whether it is insecure; the scheme wins (OTLP exporter
     # configuration).
     has_scheme = "://" in url
     if protocol == "grpc" and not has_scheme:
         url = f"http://{url}"
-    parts = address("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" if own else "OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    parts = address("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" if own else "OTEL_EXPORTER_OTLP_ENDPOINT", own or general, url)
     name, named = variable("COMPRESSION", "none")
     compression = _COMPRESSIONS.get(named.strip().lower())
     if compression is None or (compression == "deflate" and protocol == "grpc"):
-        raise SettingsError(name, "none, gzip or, over HTTP, deflate", f"text of {len(named)} characters")
+        raise SettingsError(name, "none, gzip or, over HTTP, deflate", described(named))
     name, timeout = variable("TIMEOUT", "10000")
     _, insecure = variable("INSECURE", "false")
     return Destination(
@@ -183,13 +183,18 @@ def otlp_destination(environ: Mapping[str, str]) -> Destination | None:
     )
 
 
-def address(variable: str, url: str) -> SplitResult:
+def address(variable: str, given: str, url: str = "") -> SplitResult:
     """Return the parts of an address.
+
+    Args:
+        variable: Where it was given.
+        given: What was given.
+        url: What is made of that; by default the same.
 
     Raises:
         SettingsError: It is none that can be sent to; names the variable it came from.
     """
-    found = f"text of {len(url)} characters"
+    url = url or given
     try:
         parts = urlsplit(url)
         is_usable = (
@@ -198,7 +203,7 @@ def address(variable: str, url: str) -> SplitResult:
     except ValueError:  # a port that is no number
         is_usable = False
     if not is_usable or not url.isascii() or not url.isprintable() or " " in url:
-        raise SettingsError(variable, "an http:// or https:// address", found)
+        raise SettingsError(variable, "an http:// or https:// address", described(given))
     return urlsplit(url)
 
 
@@ -270,5 +275,5 @@ def _milliseconds(name: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1e9:
-        raise SettingsError(name, "milliseconds, a number over 0", f"text of {len(text)} characters")
+        raise SettingsError(name, "milliseconds, a number over 0", described(text))
     return value / 1000

@@ -7,6 +7,7 @@ to the host.
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -39,12 +40,40 @@ def lost(what: str, error: BaseException | None = None, *, name: str = "") -> No
             tb = tb.tb_next
         if tb is not None:
             where = f" ({type(error).__name__} in {tb.tb_frame.f_code.co_name}, line {tb.tb_lineno})"
+    _warn("spanfold lost %s%s; the program goes on. Further losses of this kind are only counted.", what, where)
+
+
+def _warn(message: str, *told: object) -> None:
     try:
-        log.warning(
-            "spanfold lost %s%s; the program goes on. Further losses of this kind are only counted.", what, where
-        )
-    except Exception:
+        log.warning(message, *told)
+    except Exception:  # a handler of the host's
         losses["log messages"] += 1
+
+
+def not_usable(error: SettingsError, instead: str) -> None:
+    """Count and tell a variable that cannot be used, with what is in force in its place."""
+    losses[f"the setting {error.setting}"] += 1
+    _warn('spanfold reads %s as "%s": expected %s, found %s.', error.setting, instead, error.expected, error.found)
+
+
+def tell_unused(found: Mapping[str, str], told: frozenset[str]) -> frozenset[str]:
+    """Tell which variables look like ours and change nothing, once each.
+
+    Args:
+        found: Them, each with the one that may have been meant, or "".
+        told: Those that were told.
+
+    Returns:
+        Those that are told now.
+    """
+    new = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in found.items() if name not in told]
+    if new:
+        _warn(
+            "spanfold knows no variable %s: what %s set to changes nothing.",
+            ", ".join(new),
+            "it is" if len(new) == 1 else "they are",
+        )
+    return told | found.keys()
 
 
 class _Ended(Protocol):
@@ -65,14 +94,11 @@ def too_late(run: _Ended) -> None:
     if run.is_late_told:
         return
     run.is_late_told = True
-    try:
-        log.warning(
-            "%s: something is recorded after the end of this run, and is lost; the program goes on. Wait for threads, tasks and "
-            "pools inside of `with spanfold.run(...)`. Further losses of this kind in this run are only counted.",
-            run.dir,
-        )
-    except Exception:
-        losses["log messages"] += 1
+    _warn(
+        "%s: something is recorded after the end of this run, and is lost; the program goes on. Wait for threads, tasks and "
+        "pools inside of `with spanfold.run(...)`. Further losses of this kind in this run are only counted.",
+        run.dir,
+    )
 
 
 class losing_only:  # noqa: N801 - reads as a statement: `with losing_only("arguments"):`

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from spanfold import names
+from spanfold.instrument._guard import not_usable, tell_unused
 from spanfold.redact import Gate, default_redactor
-from spanfold.settings import Settings, resolve
+from spanfold.settings import Settings, resolve, unknown_variables
 
 
 class Recording(Protocol):
@@ -78,6 +79,8 @@ class State:
         self.redactor = default_redactor
         self.gate: Gate | None = None
         self.connector: Connector | None = None
+        self._unused: frozenset[str] = frozenset()
+        """Variables that were told to mean nothing."""
         self._claimed: set[bytes] = set()
         self.runs: dict[bytes, Any] = {}
         """Trace id -> open run of this process."""
@@ -91,13 +94,13 @@ class State:
     def ready(self) -> Settings:
         """Return the settings; from environment and defaults when nobody configured.
 
-        A bad variable is reported once and the defaults are used: `run(...)`
-        without `configure()` is recording already and must not raise.
+        A bad variable is reported once and the most careful value is used:
+        `run(...)` without `configure()` is recording already and must not raise.
         """
         if self.settings is None:
             with self.lock:
                 if self.settings is None:
-                    self.apply(_lenient(), strict=False)
+                    self.apply(resolve(refused=not_usable), strict=False)
         assert self.settings is not None
         return self.settings
 
@@ -113,6 +116,8 @@ class State:
             if self.connector is not None:
                 self.connector.configure(settings, gate, strict=strict)
             self.gate, self.settings = gate, settings
+        if settings.enabled and names.ENV_RUN_DIR not in os.environ:  # else the parent process has told of them
+            self._unused = tell_unused(unknown_variables(os.environ), self._unused)
 
     def claim(self, trace_hex: bytes) -> bool:
         """Take a trace id from outside for one run; False when another open run has it."""
@@ -143,16 +148,6 @@ class State:
 
 
 state = State()
-
-
-def _lenient() -> Settings:
-    from spanfold.instrument._guard import lost
-
-    return resolve(
-        refused=lambda error, instead: lost(
-            f"the setting {error.setting}, which cannot be used: {error} Until it is mended, {instead} is in force"
-        )
-    )
 
 
 _version: list[str] = []

@@ -123,6 +123,16 @@ def test_a_variable_for_the_core_that_says_neither_yes_nor_no_is_a_problem(spanf
     ]
 
 
+def test_a_variable_that_nothing_reads_is_told_and_wrong_when_another_one_was_meant(spanfold: Spanfold) -> None:
+    answer = spanfold("doctor", "--json", strict=False, SPANFOLD_CONTNT="local", SPANFOLD_OF_ANOTHER_PROGRAM="1")
+
+    assert answer.code == Exit.FAILED
+    assert answer.document["problems"] == [
+        "SPANFOLD_CONTNT is no variable of spanfold and changes nothing; did you mean SPANFOLD_CONTENT?"
+    ]
+    assert answer.document["notes"] == ["SPANFOLD_OF_ANOTHER_PROGRAM is no variable of spanfold and changes nothing."]
+
+
 @pytest.mark.parametrize(
     ("rooms", "told"),
     [([], "was not built"), (["journal"], "was not built"), (["journal", "instrument"], "cannot be loaded here")],

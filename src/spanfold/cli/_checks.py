@@ -11,7 +11,7 @@ from spanfold.cli._check_destinations import Reach, check_destinations, configur
 from spanfold.cli._check_runs import Folder, check_runs
 from spanfold.errors import SettingsError
 from spanfold.instrument import IS_NATIVE, version
-from spanfold.settings import FALSE, TRUE, Settings, resolve
+from spanfold.settings import FALSE, TRUE, Settings, described, resolve, unknown_variables
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "langfuse": ("langfuse",),
@@ -109,6 +109,10 @@ def examine(environ: Mapping[str, str], folder: Path, *, timeout_s: float) -> Ex
     notes = runs.notes
     if not resolved.enabled:
         notes = ["Recording is switched off (SPANFOLD_DISABLED or OTEL_SDK_DISABLED).", *notes]
+    for name, meant in unknown_variables(environ).items():
+        # With no name like it, it may well be of another program.
+        told = f"{name} is no variable of spanfold and changes nothing"
+        (problems if meant else notes).append(f"{told}; did you mean {meant}?" if meant else f"{told}.")
     return Examination(
         spanfold_version=version(),
         opentelemetry_version=_version("opentelemetry-api") or "(unknown)",
@@ -171,7 +175,7 @@ def _wrong_switch(environ: Mapping[str, str]) -> str:
     found = environ.get(_SWITCH, "").strip().lower()
     if not found or found in FALSE | TRUE:
         return ""
-    return f"{_SWITCH}: expected true or false, found text of {len(found)} characters. It is ignored."
+    return f"{_SWITCH}: expected true or false, found {described(found)}. It is ignored."
 
 
 def _core(environ: Mapping[str, str]) -> Core:

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 COLOUR = re.compile(r"\x1b\[\d+m")
 
 
-def on_terminal(*words: str, cwd: Path, columns: int = 80, **environment: str) -> tuple[int, str]:
-    """Run a command on a terminal and return its exit code and what the terminal was sent."""
+def on_terminal(*words: str, cwd: Path, columns: int = 80, prose: bool = False, **environment: str) -> tuple[int, str]:
+    """Run a command on a terminal and return its exit code and what the terminal was sent, on request its prose too."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     process = subprocess.Popen(
@@ -34,7 +34,7 @@ def on_terminal(*words: str, cwd: Path, columns: int = 80, **environment: str) -
         env={**os.environ, "TERM": "xterm", **environment},
         stdin=follower,
         stdout=follower,
-        stderr=subprocess.DEVNULL,
+        stderr=follower if prose else subprocess.DEVNULL,
         close_fds=True,
     )
     os.close(follower)
@@ -78,7 +78,7 @@ def test_json_on_a_terminal_has_no_colours(runs: Path, tmp_path: Path) -> None:
     assert json.loads(sent)["schema"] == "spanfold.run_list/1"
 
 
-@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("columns", [40, 80, 160])
 @pytest.mark.parametrize(
     "words",
     [
@@ -87,6 +87,7 @@ def test_json_on_a_terminal_has_no_colours(runs: Path, tmp_path: Path) -> None:
         ("run", "show", "kill"),
         ("run", "verify", "ok"),
         ("timings", "plot", "ok"),
+        ("timings", "compare", "ok", "fail"),
     ],
 )
 def test_no_line_is_wider_than_the_terminal(runs: Path, tmp_path: Path, columns: int, words: tuple[str, ...]) -> None:
@@ -95,6 +96,26 @@ def test_no_line_is_wider_than_the_terminal(runs: Path, tmp_path: Path, columns:
     assert code == Exit.DONE
     wide = [line for line in COLOUR.sub("", sent).splitlines() if len(line) > columns]
     assert wide == []
+
+
+@pytest.mark.parametrize("words", [("timings", "plot", "ok"), ("timings", "compare", "ok", "fail", "--all")])
+def test_stages_keep_their_names_on_a_narrow_terminal(runs: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    _, sent = on_terminal(*words, cwd=tmp_path, columns=40)
+
+    table = COLOUR.sub("", sent).split("stage", 1)[1]
+    assert {"(run)", "m1", "m1/tool", "m1/model_call"} <= {word for line in table.splitlines() for word in line.split()}
+
+
+def test_prose_is_wrapped_on_a_terminal_and_commands_in_it_stay_whole(runs: Path, tmp_path: Path) -> None:
+    (journal,) = (runs / "ok" / "journal").glob("*.jsonl")
+    journal.write_bytes(journal.read_bytes().replace(b"held out", b"held 0ut", 1))
+
+    code, sent = on_terminal("run", "verify", "ok", cwd=tmp_path, columns=60, prose=True)
+
+    lines = COLOUR.sub("", sent).splitlines()
+    assert code == Exit.CORRUPT
+    assert max(map(len, lines)) <= 60
+    assert any("`spanfold run fold runs/ok --into DIR`" in line for line in lines)
 
 
 def test_a_comparison_on_a_narrow_terminal_keeps_what_matters(runs: Path, tmp_path: Path) -> None:

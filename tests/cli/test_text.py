@@ -45,7 +45,7 @@ def test_cut_text_fits_and_is_as_long_as_it_may_be(text: str, width: int) -> Non
         assert columns(short) >= width - 1  # a wide character may not fit in
 
 
-@given(st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8), st.integers(40, 120))
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8), st.integers(12, 120))
 def test_a_table_fits_the_terminal_and_its_columns_are_straight(rows: list[tuple[str, str, str]], width: int) -> None:
     titles = (Column("first", least=8), Column("second", ">", least=8), Column("third", least=8, drop=1))
 
@@ -63,6 +63,32 @@ def test_a_narrow_table_loses_the_columns_that_matter_least() -> None:
     assert table(titles, [row], width=None, paint=unpainted).split() == ["a", "b", "c", *row]
     assert table(titles, [row], width=24, paint=unpainted).split() == ["a", "b", *row[:2]]
     assert table(titles, [row], width=12, paint=unpainted).split() == ["a", row[0]]
+
+
+def test_the_name_of_a_row_is_the_last_to_go_wherever_it_stands() -> None:
+    titles = (
+        Column("took", ">", drop=1),
+        Column("verdict"),
+        Column("stage", least=8),
+        Column("n", ">"),
+        Column("p", ">"),
+    )
+    row = ("1.25s", "slower", "m1/saliency/fit", "56", "0.01")
+
+    def told(width: int) -> list[str]:
+        return table(titles, [row], width=width, paint=unpainted).splitlines()[1].split()
+
+    assert told(41) == list(row)
+    assert told(31) == ["slower", "m1/saliency…", "56", "0.01"]
+    assert told(24) == ["slower", "m1/salienc…", "56"]
+    assert told(16) == ["slower", "m1/sal…"]
+    assert told(12) == ["slow…", "m1/s…"]
+
+
+def test_what_was_cut_for_columns_that_are_left_out_is_given_back() -> None:
+    titles = (Column("name", least=4), Column("note", drop=1))
+
+    assert table(titles, [("x" * 12, "y" * 12)], width=14, paint=unpainted) == f"name\n{'x' * 12}\n"
 
 
 def test_empty_tables_and_empty_columns_are_left_out() -> None:

@@ -65,7 +65,7 @@ class Console:
     def heading(self, title: str) -> None:
         """Print an empty line and a title."""
         self._out("")
-        self._out(self.paint(shown(title), "bold"))
+        self.prose(title, style="bold")
 
     def table(self, titles: Sequence[Column], rows: Sequence[Row], *, indent: int = 2) -> None:
         """Print rows in columns."""
@@ -116,16 +116,36 @@ class Console:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, if there is one."""
+    """Print a line on stderr, if there is one; wrapped when that is a terminal."""
+    safe = shown(text)
     try:
-        sys.stderr.write(shown(text) + "\n")
+        if _is_terminal(sys.stderr):
+            # Commands and paths are there to be copied, so they are kept in one piece.
+            safe = "\n".join(_wrapped(safe, _columns(sys.stderr), break_long_words=False))
+        sys.stderr.write(safe + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass  # closed, or nobody reads it: there is nowhere left to say so
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
+def _columns(terminal: TextIO) -> int:
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
+def _wrapped(text: str, width: int, indent: str = "", *, break_long_words: bool = True) -> list[str]:
+    # What was shown holds no control character, so one can stand for the spaces that no line may end at.
+    whole = text if break_long_words else _TYPED.sub(lambda found: found[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        whole, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=break_long_words
+    )
+    return [line.replace("\0", " ") for line in lines] or [""]
+
+
+_TYPED: Final = re.compile("`[^`]+`")
+"""A command in a sentence."""
 
 
 def wants_colour(environ: Mapping[str, str]) -> bool:

@@ -13,9 +13,9 @@ FIRST, LAST = 10, 30
 """Of a longer loop, so many rows of its beginning and its end are printed. JSON has all."""
 _EVENT_COLUMNS: Final = (
     Column("stage"),
-    Column("event"),
-    Column("cycle", ">", if_any=True),
-    Column("duration", ">", if_any=True),
+    Column("event", least=12),
+    Column("cycle", ">", drop=2, if_any=True),
+    Column("duration", ">", drop=1, if_any=True),
     Column("told", least=24),
 )
 _HYPOTHESIS_COLUMNS: Final = (

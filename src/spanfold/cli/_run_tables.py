@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._table import Cell, Column, Row
-from spanfold.cli._text import age, count, moment, size
+from spanfold.cli._text import age, bar, count, moment, size
 from spanfold.cli._timed import TimedWork
 from spanfold.cli.run_list import STATUS_STYLES
 from spanfold.fold import CallWork, OpenWork, RunOverview, StageWork
@@ -37,7 +37,6 @@ _STAGE_COLUMNS: Final = (
     Column("with", least=12, if_any=True),
 )
 _BAR: Final = 8
-_BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def _stages(run: RunOverview, console: Console) -> None:
@@ -55,7 +54,7 @@ def _stage(work: StageWork, status: str) -> Row:
         _number_or_none(work.cycle),
         _stage_status(work, status),
         format_duration(work.seconds) if work.ended else "–" if work.open else "",
-        "" if work.share is None else f"{_bar(work.share):{_BAR}} {100 * work.share:5.1f} %",
+        "" if work.share is None else f"{bar(work.share, _BAR):{_BAR}} {100 * work.share:5.1f} %",
         ", ".join(count(number, noun) for number, noun in _parts(work) if number),
     )
 
@@ -80,11 +79,6 @@ def _stage_status(work: StageWork, run_status: str) -> Cell:
     if work.failed:
         return Cell("failed" if work.failed == work.ended else f"{work.failed} of {work.ended} failed", "red")
     return Cell("ok" if work.ended else "")
-
-
-def _bar(share: float) -> str:
-    eighths = round(min(1.0, share) * _BAR * 8)
-    return (_BLOCKS[8] * (eighths // 8) + _BLOCKS[eighths % 8]).rstrip()
 
 
 def _calls(run: RunOverview, console: Console) -> None:
@@ -164,8 +158,8 @@ _TIMED_KINDS: Final = {"timing": "timed", "span": "traced"}
 
 _SCORE_COLUMNS: Final = (
     Column("score", least=16),
-    Column("stage", least=8, if_any=True),
-    Column("cycle", ">", if_any=True),
+    Column("stage", least=8, drop=1, if_any=True),
+    Column("cycle", ">", drop=1, if_any=True),
     Column("value", ">"),
     Column("range", drop=1, if_any=True),
     Column("n", ">", drop=2),
@@ -225,10 +219,10 @@ def _artifacts(run: RunOverview, console: Console) -> None:
 
 _ERROR_COLUMNS: Final = (
     Column("where", least=16),
-    Column("stage", least=8, if_any=True),
-    Column("cycle", ">", if_any=True),
+    Column("stage", least=8, drop=1, if_any=True),
+    Column("cycle", ">", drop=2, if_any=True),
     Column("error", least=12),
-    Column("n", ">"),
+    Column("n", ">", drop=3),
     Column("message", least=20, if_any=True),
 )
 
@@ -256,10 +250,10 @@ def _errors(run: RunOverview, console: Console) -> None:
 _OPEN_COLUMNS: Final = (
     Column("kind"),
     Column("name", least=16),
-    Column("stage", least=8, if_any=True),
-    Column("cycle", ">", if_any=True),
-    Column("started (UTC)", drop=1),
-    Column("age", ">"),
+    Column("stage", least=8, drop=1, if_any=True),
+    Column("cycle", ">", drop=1, if_any=True),
+    Column("started (UTC)", drop=3),
+    Column("age", ">", drop=2),
     Column("state"),
 )
 

@@ -1,6 +1,6 @@
 """Lay out rows of text in aligned columns, and make them fit a terminal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -24,9 +24,10 @@ class Column:
     title: str
     align: Literal["<", ">"] = "<"
     least: int = 0
-    """Columns it may be cut to on a narrow terminal; 0 for never."""
+    """Columns it may be cut to on a narrow terminal; 0 for never. The first column that has this holds the name of a row."""
     drop: int = 0
-    """Of columns that still do not fit, the one with the highest number is left out first; 0 never is."""
+    """What does not fit then is left out: the highest number first, of equal numbers the rightmost. The name of a row is
+    never left out, nor what stands before it with a 0."""
     if_any: bool = False
     """Left out when no row has anything in it."""
 
@@ -73,15 +74,30 @@ def _safe(cell: str | Cell) -> Cell:
 
 
 def _fit(columns_: Sequence[Column], kept: list[int], widths: dict[int, int], width: int) -> list[int]:
-    """Cut columns, and leave out what still does not fit."""
-    while (over := sum(widths[i] for i in kept) + GAP * (len(kept) - 1) - width) > 0:
-        loose = [i for i in kept if columns_[i].least and widths[i] > columns_[i].least]
-        if loose:
-            widest = max(loose, key=lambda i: widths[i])
-            widths[widest] -= min(over, widths[widest] - columns_[widest].least)
-            continue
-        dropped = max(kept, key=lambda i: columns_[i].drop)
-        if not columns_[dropped].drop:
-            return kept
-        kept = [i for i in kept if i != dropped]
+    """Leave out columns that do not fit even when others are cut, and cut the others to the width."""
+    leasts = {i: min(widths[i], columns_[i].least or widths[i]) for i in kept}
+    name = next((i for i in kept if columns_[i].least), kept[0])
+    while _over(kept, leasts, width) > 0:
+        loose = [i for i in kept if i > name or (columns_[i].drop and i != name)]
+        if not loose:
+            break
+        kept = [i for i in kept if i != max(loose, key=lambda i: (columns_[i].drop, i))]
+    _cut_to(width, kept, widths, leasts)
+    # Narrower than the least that was asked for: a short name says more than half a line.
+    _cut_to(width, kept, widths, dict.fromkeys(kept, 1))
     return kept
+
+
+def _over(kept: Sequence[int], widths: Mapping[int, int], width: int) -> int:
+    return sum(widths[i] for i in kept) + GAP * (len(kept) - 1) - width
+
+
+def _cut_to(width: int, kept: Sequence[int], widths: dict[int, int], leasts: Mapping[int, int]) -> None:
+    """Make the widest column narrower, then those as wide as it is by then too, until all fit or none may be cut further."""
+    while (over := _over(kept, widths, width)) > 0:
+        loose = [i for i in kept if widths[i] > leasts[i]]
+        if not loose:
+            return
+        widest = max(loose, key=lambda i: widths[i])
+        others = max((widths[i] for i in loose if i != widest), default=0)
+        widths[widest] -= min(over, widths[widest] - leasts[widest], max(1, widths[widest] - others))

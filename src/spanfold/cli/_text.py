@@ -11,6 +11,7 @@ from typing import Final
 _NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _JOINER: Final = "\u200d"
 """Joins emoji; harmless, though it is a format character."""
+_BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
@@ -71,6 +72,12 @@ def size(n_bytes: int | None) -> str:
             return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
         value /= 1000
     return f"{value:.2f} TB"
+
+
+def bar(share: float, width: int) -> str:
+    """Draw a share from 0 to 1 in at most so many columns, in eighths of one; as short as it is."""
+    eighths = round(min(1.0, share) * width * 8)
+    return (_BLOCKS[8] * (eighths // 8) + _BLOCKS[eighths % 8]).rstrip()
 
 
 def age(seconds: float | None) -> str:

@@ -7,7 +7,6 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from textwrap import indent
 from typing import Final
 
 from spanfold.bundle import Exported, export, verify
@@ -20,6 +19,7 @@ from spanfold.cli._tree import COLUMNS as TREE_COLUMNS
 from spanfold.cli._tree import tree_rows
 from spanfold.cli.bundle_export import as_dict as bundle_as_dict
 from spanfold.cli.timings_compare import print_stages
+from spanfold.cli.timings_plot import print_shares
 from spanfold.demo import DemoResult, run_demo
 from spanfold.errors import MissingExtra
 from spanfold.timings import (
@@ -28,7 +28,6 @@ from spanfold.timings import (
     compare,
     plot_comparison,
     read_timings,
-    render_breakdown,
     waterfall,
 )
 
@@ -105,7 +104,7 @@ def _verdict(result: DemoResult, console: Console) -> None:
 def _time(run_dir: Path, console: Console) -> None:
     console.heading("Where the time went")
     shares = breakdown(read_timings(run_dir / "timings.jsonl"))
-    console.text(indent(render_breakdown(shares[:_TOP]), "  "))
+    print_shares(shares[:_TOP], console, indent=2)
     if len(shares) > _TOP:
         console.line(f"  and {len(shares) - _TOP} more stages with less")
 

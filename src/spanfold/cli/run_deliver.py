@@ -29,7 +29,7 @@ _COLUMNS: Final = (
     Column("refused", ">"),
     Column("refused before", ">", if_any=True),
     Column("waiting", ">"),
-    Column("reason", least=20, if_any=True),
+    Column("reason", least=12, if_any=True),
 )
 
 

@@ -24,12 +24,12 @@ _ORDER: Final = tuple(_STYLES)
 _COLUMNS: Final = (
     Column("verdict"),
     Column("stage", least=20),
-    Column("n A, B", ">", drop=2),
-    Column("median A", ">"),
-    Column("median B", ">"),
+    Column("n A, B", ">", drop=4),
+    Column("median A", ">", drop=2),
+    Column("median B", ">", drop=2),
     Column("B / A", ">"),
-    Column("95 % interval", ">"),
-    Column("p", ">", drop=1),
+    Column("95 % interval", ">", drop=1),
+    Column("p", ">", drop=3),
 )
 
 
@@ -92,7 +92,7 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
     ] or comparison.stages
     print_stages(telling, console, indent=0)
     if (others := len(comparison.stages) - len(telling)) > 0:
-        console.line(f"and {count(others, 'inconclusive stage')}; --all shows them")
+        console.prose(f"and {count(others, 'inconclusive stage')}; --all shows them", indent="  ")
     for block in rest:
         console.line("")
         for line in block.split("\n"):

@@ -1,17 +1,22 @@
 """`spanfold timings plot`: where the time of a run went."""
 
 import argparse
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound
-from spanfold.cli._text import size
+from spanfold.cli._table import Column, Row
+from spanfold.cli._text import bar, size
 from spanfold.cli.timings_compare import find_side
 from spanfold.timings import (
+    StageShare,
     TimingRead,
     breakdown,
     compare_plot,
+    format_duration,
     read_timings,
     render_breakdown,
     render_waterfall_text,
@@ -21,6 +26,17 @@ from spanfold.timings import (
 SCHEMA: Final = "spanfold.timings_plot/1"
 PLAIN_WIDTH: Final = 100
 """Columns of a drawing that goes to a file or another program."""
+_BAR: Final = 10
+_COLUMNS: Final = (
+    Column("self", ">"),
+    Column("share", ">", drop=1),
+    Column("", drop=2),
+    Column("total", ">", drop=3),
+    Column("share", ">", drop=4),
+    Column("spans", ">", drop=5),
+    Column("failed", ">", drop=6),
+    Column("stage", least=16),
+)
 
 
 def command(arguments: argparse.Namespace, console: Console) -> int:
@@ -48,7 +64,32 @@ def print_run(run: Path, console: Console) -> None:
     read = _read(run)
     console.text(render_waterfall_text(read, console.width or PLAIN_WIDTH))
     console.line("")
-    console.text(render_breakdown(breakdown(read)))
+    print_shares(breakdown(read), console)
+
+
+def print_shares(shares: Sequence[StageShare], console: Console, *, indent: int = 0) -> None:
+    """Print the stages of a run by their own time; on a terminal the table is made to fit."""
+    if console.width is None or not shares:
+        console.text(textwrap.indent(render_breakdown(shares), " " * indent))
+    else:
+        console.table(_COLUMNS, [_row(share) for share in shares], indent=indent)
+
+
+def _row(share: StageShare) -> Row:
+    return (
+        format_duration(share.self_seconds),
+        _percent(share.self_share),
+        bar(share.self_share or 0, _BAR),
+        format_duration(share.total_seconds),
+        _percent(share.total_share),
+        str(share.count),
+        str(share.failed or ""),
+        share.path,
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def _one(text: str) -> Path:

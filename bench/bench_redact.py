@@ -36,6 +36,7 @@ HOSTILE = {
     **{unit: unit for unit in ("authorization: ", "_", "-", "=", "xoxb-", "glpat-", "AKIA", "M", "A", "a.", "\\n", "\n")},
     **{unit: unit for unit in ("12345678:", "ya29.", '{"k": "' + "v" * 200 + '"}', '"', "[", "\ud800", "\\", " -p", "mysql -px ")},
     **{unit: unit for unit in ("token='", "token: '", '"name": "token", ', "-eyJ", "%20", "https://a@", "Bearer ", "Cookie: a=b;")},
+    **{unit: unit for unit in ("token:", "token:a/", "=keyAuthorization", "#AccountKey=")},
     BEGIN: BEGIN,
     "begin line and 1,000 A": BEGIN + "A" * 1000,
     "begin line and line end": BEGIN + "\n",

@@ -82,6 +82,16 @@ def test_the_value_is_replaced_and_everything_around_it_stays(text: str, expecte
     assert redact(text) == expected
 
 
+@pytest.mark.contract("AI-105")
+@pytest.mark.parametrize(("name", "token"), [("token:", A), ("Authorization:", H)])
+def test_only_a_short_value_without_quotes_is_ever_taken_for_prose(name: str, token: str) -> None:
+    """A long one would be read again for each name in it."""
+    short, long = "a/" * 250, f"a/{name}" * 50 + "a/" * 250
+
+    assert redact(f"{name}{short} end") == f"{name}{short} end"
+    assert redact(f"{name}{long} end") == f"{name}{token} end"
+
+
 @pytest.mark.contract("AI-101")
 @pytest.mark.parametrize(
     "text",

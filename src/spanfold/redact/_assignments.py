@@ -11,11 +11,13 @@ from typing import Final, NamedTuple
 from spanfold.redact._headers import cookies, credentials
 from spanfold.redact._names import WORDS, is_plain_value, is_sensitive_name, token
 from spanfold.redact._values import (
+    LONGEST_LEFT_ALONE,
     bare_end,
     closing_quote,
     connection_end,
     is_code,
     percent_encoded_end,
+    query_end,
     quoted_value,
 )
 
@@ -185,20 +187,25 @@ def _judge(text: str, place: _Place) -> _Edit | None:
 
 
 def _bare_value(text: str, place: _Place, kind: str) -> _Edit | None:
-    end = percent_encoded_end(text, place.value) if place.encoded else bare_end(text, place.value)
+    if place.in_colon_list():
+        return None
+    in_query = place.in_query()
+    find_end = percent_encoded_end if place.encoded else query_end if in_query else bare_end
+    end = find_end(text, place.value)
     if not place.quote and place.in_connection_string(end):
         end = connection_end(text, place.value)
-    in_query = place.in_query()
     if in_query:
         fragment = text.find("#", place.value, end)
         end = fragment if fragment >= 0 else end
     if text[end - 1] in ".:" and end > place.value:
         end -= 1
-    value = text[place.value : end]
-    if is_plain_value(value) or is_code(text, value, end):
-        return None
-    if not in_query and (place.in_colon_list() or not _is_convincing(value, place, kind)):
-        return None
+    # A long value is never left alone: it would be read again for each name in it.
+    if end - place.value <= LONGEST_LEFT_ALONE:
+        value = text[place.value : end]
+        if is_plain_value(value) or is_code(text, value, end):
+            return None
+        if not in_query and not _is_convincing(value, place, kind):
+            return None
     # A number becomes a text: JSON stays JSON.
     quote = place.quote if place.separator in (":", "=>") else ""
     return _Edit(place.value, end, quote + token(_kind_here(text, place, kind, end)) + quote)

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from spanfold.redact._names import TOKEN_START, is_plain_value
-from spanfold.redact._values import Span, bare_end
+from spanfold.redact._values import LONGEST_LEFT_ALONE, Span, bare_end
 
 SCHEMES: Final = frozenset(
     {
@@ -65,6 +65,8 @@ def credentials(text: str, start: int, end: int | None) -> Span | None:
     if parameters is not None and len(parameters[0]) >= 16:
         return Span(start, parameters.end())
     value = text[start : bare_end(text, start)].rstrip(".:")
+    if len(value) > LONGEST_LEFT_ALONE:
+        return Span(start, start + len(value))
     if is_plain_value(value) or value.startswith("$"):
         return None
     if scheme:

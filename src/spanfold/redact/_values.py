@@ -25,6 +25,9 @@ _QUOTE_STARTS: Final = frozenset("\\\"'`bfruBFRU")
 
 _ENDERS: Final = frozenset('\\"\r\n')
 _SHORT_VALUE: Final = 256
+LONGEST_LEFT_ALONE: Final = 512
+"""Characters of a value without blanks and quotes that may be prose, code or a reference. A longer one never is: it would
+be read again for each name in it."""
 
 
 @lru_cache(maxsize=1)
@@ -45,6 +48,11 @@ def _triple_end(mark: str) -> re.Pattern[str]:
 @lru_cache(maxsize=1)
 def _bare() -> re.Pattern[str]:
     return re.compile(rf"(?:[^\x00-\x20\x7f\"'`\\,;&|()\[\]{{}}<>]|{TOKEN_PATTERN})*+")
+
+
+@lru_cache(maxsize=1)
+def _in_query() -> re.Pattern[str]:
+    return re.compile(rf"(?:[^\x00-\x20\x7f\"'`\\,;&|()\[\]{{}}<>#]|{TOKEN_PATTERN})*+")
 
 
 @lru_cache(maxsize=1)
@@ -108,6 +116,11 @@ def closing_quote(text: str, start: int, mark: str, slashes: int) -> int:
 def bare_end(text: str, at: int) -> int:
     """Return the end of a value without quotes: at a blank, a quote, a backslash, a bracket, or one of `,;&|`."""
     return _end(_bare(), text, at)
+
+
+def query_end(text: str, at: int) -> int:
+    """Return the end of a value in the query of a URL: that of a value without quotes, or the fragment."""
+    return _end(_in_query(), text, at)
 
 
 def percent_encoded_end(text: str, at: int) -> int:

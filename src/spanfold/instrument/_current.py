@@ -8,7 +8,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 
 from spanfold import names
-from spanfold.instrument import _process, _signals
+from spanfold.instrument import _joining, _signals
 from spanfold.instrument._bridge import bridge
 from spanfold.instrument._context import SPAN_KEY, get_context
 from spanfold.instrument._guard import losing_only, lost, too_late
@@ -87,7 +87,7 @@ def _joinable() -> bool:
             with losing_only("the run of the parent process"):
                 # A task of a process pool has joined already.
                 if state.joined is None and os.environ.get(names.ENV_RUN_DIR):
-                    state.joined = _process.join()
+                    state.joined = _joining.join()
                     if state.joined is not None:
                         _signals.install()
                         bridge.join()

@@ -15,7 +15,7 @@ from spanfold.instrument import _ids, _signals
 from spanfold.instrument._bridge import bridge
 from spanfold.instrument._guard import losing_only, losses, lost
 from spanfold.instrument._host import host_facts
-from spanfold.instrument._process import env_parent
+from spanfold.instrument._joining import env_parent
 from spanfold.instrument._recording import Recording, tell_outcome
 from spanfold.instrument._run_folder import claim, default_folder
 from spanfold.instrument._span import RecordedSpan, fork_generation

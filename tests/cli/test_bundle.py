@@ -160,6 +160,7 @@ def test_a_folder_that_takes_no_bundle_is_named(runs: Path, monkeypatch: pytest.
     assert told("runs/ok", "-o", "elsewhere/ok.tar.zst").startswith("elsewhere: ")
     assert told("ok", "-o", "runs").startswith("runs: ")
     assert told("ok").endswith("or choose another place with -o FILE.")
+    assert told("ok", "-o", "ok.tar.zst").startswith("ok.tar.zst: expected a place that is writable for you, ")
     full = OSError(errno.ENOSPC, "No space left on device", f"{runs}/.spanfold-1a2b3c4d/documents/.fold/part-00001")
     assert sentence(full, parse(["bundle", "export", "ok"])) == (
         "runs: expected room to write, found No space left on device. Free some there, or choose another place with -o FILE."

@@ -1,5 +1,6 @@
 """`timings compare` and `timings plot`."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from spanfold.cli._commands import parse
 from spanfold.cli._exits import Exit
+from spanfold.cli._wording import sentence
 from tests.cli.conftest import Spanfold
 
 pytestmark = pytest.mark.slow
@@ -81,6 +84,65 @@ def test_a_side_that_is_not_there_is_not_found(spanfold: Spanfold, runs: Path) -
         answer = spanfold("timings", "compare", "ok", side)
         assert answer.code == Exit.NOT_FOUND
         assert answer.err.startswith(f"spanfold: {side}: expected a run directory")
+
+
+def test_latest_is_the_newest_run(spanfold: Spanfold, runs: Path) -> None:
+    newest = spanfold("run", "list", "--json").document["runs"][0]["run_dir"]
+
+    assert spanfold("timings", "plot", "latest", "--json").document["runs"][0]["run"] == newest
+    compared = spanfold("timings", "compare", "latest", "ok", "--json").document
+    assert (compared["a"]["runs"], compared["b"]["runs"]) == ([Path(newest).name], ["ok"])
+    shutil.rmtree(runs)
+    assert spanfold("timings", "plot", "latest").code == Exit.NOT_FOUND
+
+
+def test_a_file_without_a_row_of_timings_is_refused_and_one_with_bad_lines_is_not(
+    spanfold: Spanfold, runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text("import os\n\nprint(os)\n")
+    rows = (runs / "ok" / "timings.jsonl").read_text()
+    (tmp_path / "mixed.jsonl").write_text(f"no row\n{rows}no row either\n")
+
+    for words in (("plot", "loop.py"), ("compare", "ok", "loop.py"), ("compare", "loop.py", "ok")):
+        answer = spanfold("timings", *words)
+        assert (answer.code, answer.out) == (Exit.NOT_FOUND, "")
+        assert answer.err.startswith("spanfold: loop.py: expected rows of timings, found none in 2 lines. ")
+    assert spanfold("timings", "plot", "mixed.jsonl").out == spanfold("timings", "plot", "runs/ok/timings.jsonl").out
+    assert spanfold("timings", "compare", "ok", "mixed.jsonl").code == Exit.DONE
+
+
+def test_times_of_a_run_with_a_damaged_journal_are_shown_with_a_warning(spanfold: Spanfold, runs: Path) -> None:
+    (journal,) = (runs / "ok" / "journal").glob("*.jsonl")
+    whole = spanfold("timings", "plot", "ok")
+    assert whole.err == ""
+    journal.write_bytes(journal.read_bytes().replace(b"held out", b"held 0ut", 1))
+
+    drawn, compared = spanfold("timings", "plot", "ok"), spanfold("timings", "compare", "fail", "ok")
+
+    assert (drawn.code, drawn.out) == (Exit.DONE, whole.out)
+    assert compared.code == Exit.DONE
+    for answer in (drawn, compared):
+        assert answer.err.startswith("! runs/ok: the journal is not as it was recorded, ")
+        assert "`spanfold run verify runs/ok`" in answer.err
+
+
+def test_a_figure_that_cannot_be_written_names_what_was_typed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs.parent)
+
+    def told(place: str, *words: str) -> str:
+        error = PermissionError(errno.EACCES, "Permission denied", place)
+        return sentence(error, parse(words))
+
+    temporary = ".a.png.8103.dbb057a5.tmp"
+    for place in (temporary, f"{runs.parent}/{temporary}"):
+        assert told(place, "timings", "plot", "ok", "-o", "a.png").startswith(
+            "a.png: expected a place that is writable"
+        )
+    assert told(temporary, "timings", "plot", "ok", "-o", "figures/a.png").startswith("figures: expected a place")
+    assert told(".run.json.8103.dbb057a5.tmp", "run", "fold", "ok", "--into", "view").startswith(
+        "view: expected a place"
+    )
+    assert told(f"{runs}/ok/.run.json.8103.dbb057a5.tmp", "run", "fold", "ok").startswith("runs/ok: expected a place")
 
 
 def test_a_run_without_timings_says_how_to_make_them(spanfold: Spanfold, runs: Path) -> None:

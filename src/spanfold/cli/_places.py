@@ -34,7 +34,7 @@ def find_run(text: str) -> Path:
     if not given.is_absolute() and (folder / given).is_dir():
         return folder / given
     if text == LATEST:
-        return _latest(folder)
+        return latest_run(folder)
     found = "a file" if given.exists() else "nothing"
     raise NotFound(
         f"{text}: expected a run directory, found {found} there"
@@ -43,7 +43,12 @@ def find_run(text: str) -> Path:
     )
 
 
-def _latest(folder: Path) -> Path:
+def latest_run(folder: Path) -> Path:
+    """Return the newest run of a folder.
+
+    Raises:
+        NotFound: There is none.
+    """
     from spanfold.fold import list_runs
 
     runs = list_runs(folder) if folder.is_dir() else []

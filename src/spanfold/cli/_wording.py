@@ -8,6 +8,7 @@ from typing import Final
 
 from spanfold.cli._places import find_run, near
 from spanfold.errors import JournalMissing, LockedError, SpanfoldError
+from spanfold.fs import is_temporary
 
 _OPTIONS: Final = {"(allow_open)": "(--allow-open)", "(assume_dead)": "(--assume-dead)"}
 _SCRATCH: Final = ".spanfold-"
@@ -95,6 +96,9 @@ def _of_system(error: OSError, arguments: argparse.Namespace | None) -> str:
     """Say where the system refused something, what was expected there, and what to do."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     place = _place(Path(name), arguments) if name else None
+    output = getattr(arguments, "output", None)
+    if place == Path() and output is not None:
+        place = Path(output)  # the folder we are in has no name to tell it by
     said = error.strerror or str(error)
     where = f"{place}: " if place is not None else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -112,8 +116,10 @@ def _of_system(error: OSError, arguments: argparse.Namespace | None) -> str:
 
 def _place(path: Path, arguments: argparse.Namespace | None) -> Path:
     """Return what a user knows of a path: the folder around files of ours that are hidden."""
-    if str(path).startswith(_SCRATCH):
+    if str(path).startswith(_SCRATCH) or is_temporary(str(path)):
         return _target(arguments) or path
+    if is_temporary(path.name):
+        path = path.parent
     for number, part in enumerate(path.parts):
         if number and (part.startswith(_SCRATCH) or part in _HIDDEN):
             path = Path(*path.parts[:number])
@@ -144,6 +150,8 @@ def _target(arguments: argparse.Namespace | None) -> Path | None:
     output = getattr(arguments, "output", None)
     if output is not None:
         return Path(output) if Path(output).is_dir() else Path(output).parent
+    if (into := getattr(arguments, "into", None)) is not None:
+        return Path(into)
     try:
         run_dir = find_run(getattr(arguments, "run", ""))
     except SpanfoldError:

@@ -1,16 +1,27 @@
 """`spanfold timings compare`: did B get slower than A, where, and is it real?"""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound, UsageError
-from spanfold.cli._places import run_folder
+from spanfold.cli._places import LATEST, latest_run, run_folder
 from spanfold.cli._table import Cell, Column, Style
 from spanfold.cli._text import count
-from spanfold.timings import Comparison, StageComparison, compare, format_duration, render_comparison
+from spanfold.errors import JournalMissing, SpanfoldError
+from spanfold.timings import (
+    Comparison,
+    StageComparison,
+    TimingRead,
+    compare,
+    format_duration,
+    read_timings,
+    render_comparison,
+)
+
+TIMINGS: Final = "timings.jsonl"
 
 _STYLES: Final[dict[str, Style]] = {
     "slower": "red",
@@ -40,6 +51,10 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         comparison = compare(a, b, tolerance=arguments.tolerance, seed=arguments.seed, measure=arguments.measure)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    for runs, side in ((a, comparison.a), (b, comparison.b)):
+        if not side.rows:
+            require_rows([read_timings(run / TIMINGS if run.is_dir() else run) for run in runs])
+    warn_of_damage([*a, *b], console)
     if console.as_json:
         content = comparison.to_dict()
         console.document(str(content.pop("schema")), content)
@@ -64,10 +79,44 @@ def find_side(text: str) -> list[Path]:
             runs = sorted(find_runs(place))
             if runs:
                 return runs
+    if text == LATEST:
+        return [latest_run(run_folder())]
     raise NotFound(
         f"{text}: expected a run directory, a timings.jsonl or a folder of runs, found none there. `spanfold run list` shows "
         "what there is; `spanfold run fold` makes the timings of a run."
     )
+
+
+def require_rows(reads: Sequence[TimingRead]) -> None:
+    """Refuse files that hold something, and not one row of timings.
+
+    Raises:
+        NotFound: It is so.
+    """
+    lines = sum(read.lines for read in reads)
+    if lines and not any(read.rows for read in reads):
+        raise NotFound(
+            f"{reads[0].path}: expected rows of timings, found none in {count(lines, 'line')}. Name a run directory, or the "
+            f"{TIMINGS} in one."
+        )
+
+
+def warn_of_damage(runs: Iterable[Path], console: Console) -> None:
+    """Say of which runs the journal is not as it was recorded: their times may not be either."""
+    from spanfold.journal import verify_journal
+
+    for run in dict.fromkeys(run for run in runs if run.is_dir()):
+        try:
+            is_damaged = verify_journal(run).damage is not None
+        except JournalMissing:
+            continue  # a loop of another logger has none
+        except (SpanfoldError, OSError):
+            is_damaged = True
+        if is_damaged:
+            console.say(
+                f"! {run}: the journal is not as it was recorded, and these times may not be either; `spanfold run verify "
+                f"{run}` says what is wrong."
+            )
 
 
 def print_comparison(comparison: Comparison, console: Console, *, everything: bool) -> None:

@@ -10,7 +10,7 @@ from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound
 from spanfold.cli._table import Column, Row
 from spanfold.cli._text import bar, size
-from spanfold.cli.timings_compare import find_side
+from spanfold.cli.timings_compare import TIMINGS, find_side, require_rows, warn_of_damage
 from spanfold.timings import (
     StageShare,
     TimingRead,
@@ -42,26 +42,30 @@ _COLUMNS: Final = (
 def command(arguments: argparse.Namespace, console: Console) -> int:
     """Draw one run, or two against each other."""
     runs = [_one(text) for text in (arguments.run, arguments.against) if text is not None]
+    reads = [_read(run) for run in runs]
+    warn_of_damage(runs, console)
     figure = None if arguments.output is None else _draw(runs, Path(arguments.output))
     if console.as_json:
-        shares = [{"run": run, "shares": [share.to_dict() for share in breakdown(_read(run))]} for run in runs]
+        shares = [
+            {"run": run, "shares": [share.to_dict() for share in breakdown(read)]}
+            for run, read in zip(runs, reads, strict=True)
+        ]
         size_bytes = None if figure is None else figure.lstat().st_size
         console.document(SCHEMA, {"figure": figure, "figure_size_bytes": size_bytes, "runs": shares})
     elif figure is not None:
         console.text(str(figure))
     else:
-        for number, run in enumerate(runs):
+        for number, read in enumerate(reads):
             if number:
                 console.line("")
-            print_run(run, console)
+            _print_run(read, console)
     if figure is not None:
         console.say(f"{size(figure.lstat().st_size)}: {'a waterfall of the run' if len(runs) == 1 else 'A against B'}.")
     return Exit.DONE
 
 
-def print_run(run: Path, console: Console) -> None:
+def _print_run(read: TimingRead, console: Console) -> None:
     """Print the bars of a run over time, and its stages by their own time."""
-    read = _read(run)
     console.text(render_waterfall_text(read, console.width or PLAIN_WIDTH))
     console.line("")
     print_shares(breakdown(read), console)
@@ -100,11 +104,12 @@ def _one(text: str) -> Path:
 
 
 def _read(run: Path) -> TimingRead:
-    read = read_timings(run / "timings.jsonl" if run.is_dir() else run)
+    read = read_timings(run / TIMINGS if run.is_dir() else run)
     if read.missing or read.diagnostics:
         raise NotFound(
             f"{read.path}: expected timings that can be read, found none. `spanfold run fold {run}` makes them."
         )
+    require_rows([read])
     return read
 
 

@@ -33,6 +33,35 @@ def test_a_run_is_packed_beside_its_directory_and_verifies_anywhere(
     assert "intact" in spanfold("bundle", "verify", "ok.spanfold.tar.zst", cwd=elsewhere).lines[0]
 
 
+def test_a_name_that_ends_in_a_slash_is_a_folder(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
+    missing = spanfold("bundle", "export", "ok", "--output", "out/")
+
+    assert (missing.code, missing.out) == (Exit.NOT_FOUND, "")
+    assert missing.err == (
+        "spanfold: out/: expected a folder, found nothing. Make it first, or name a file with -o FILE.\n"
+    )
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    assert spanfold("bundle", "export", "ok", "--output", "out/").lines == ["out/ok.spanfold.tar.zst"]
+    (tmp_path / "file").touch()
+    assert "found a file" in spanfold("bundle", "export", "ok", "--output", "file/").err
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_a_bundle_where_a_run_is_expected_is_told_by_what_to_do(spanfold: Spanfold, runs: Path, verb: str) -> None:
+    spanfold("bundle", "export", "ok")
+
+    answer = spanfold("run", verb, "runs/ok.spanfold.tar.zst")
+
+    assert (answer.code, answer.out) == (Exit.NOT_FOUND, "")
+    assert "`spanfold bundle verify runs/ok.spanfold.tar.zst`" in answer.err
+
+
+def test_the_status_of_an_exported_run_is_told_in_a_sentence(spanfold: Spanfold, runs: Path) -> None:
+    assert " of a failed run (" in spanfold("bundle", "export", "fail").err
+    assert " of an interrupted run (" in spanfold("bundle", "export", "kill", "--allow-open").err
+
+
 def test_the_same_run_gives_the_same_bytes(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
     one = spanfold("bundle", "export", "ok", "-o", "one.spanfold.tar.zst", "--json").document
     two = spanfold("bundle", "export", "ok", "-o", "two.spanfold.tar.zst", "--json").document

@@ -76,6 +76,55 @@ def test_version_is_that_of_the_package(spanfold: Spanfold) -> None:
     assert spanfold("--version").out == f"spanfold {version()}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ("help", "--help"),
+        ("help run show", "run show --help"),
+        ("help run", "run --help"),
+        ("run help", "run --help"),
+        ("version", "--version"),
+    ],
+)
+def test_help_and_version_are_commands_too(spanfold: Spanfold, words: str, same: str) -> None:
+    answer = spanfold(*words.split())
+
+    assert (answer.code, answer.err) == (Exit.DONE, "")
+    assert answer.out == spanfold(*same.split()).out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("show", "spanfold: expected a command, found 'show'; did you mean `spanfold run show`? "),
+        ("runs", "did you mean `spanfold run`? "),
+        ("rn", "did you mean `spanfold run`? "),
+        ("verify x", "did you mean `spanfold run verify` or `spanfold bundle verify`? "),
+        ("run lst", "spanfold run: expected a command, found 'lst'; did you mean `spanfold run list`? "),
+        ("run export x", "did you mean `spanfold bundle export`? "),
+        ("timings verfy", "did you mean `spanfold run verify` or `spanfold bundle verify`? "),
+        ("zzz", "spanfold: expected a command, found 'zzz'; `spanfold --help` shows what it takes\n"),
+    ],
+)
+def test_a_word_that_is_no_command_names_the_command_meant(spanfold: Spanfold, words: str, told: str) -> None:
+    answer = spanfold(*words.split())
+
+    assert (answer.code, answer.out) == (Exit.USAGE, "")
+    assert told in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", ["run fold R", "doctor", "run"])
+def test_an_argument_that_is_unknown_is_refused_with_the_help_of_its_command(spanfold: Spanfold, words: str) -> None:
+    answer = spanfold(*words.split(), "--bogus")
+
+    assert answer.code == Exit.USAGE
+    assert answer.err == (
+        f"spanfold {words.removesuffix(' R')}: unrecognized arguments: --bogus; "
+        f"`spanfold {words.removesuffix(' R')} --help` shows what it takes\n"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

@@ -5,10 +5,12 @@ docs/cli.md has a section for each of its entries.
 """
 
 import argparse
+import difflib
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final, NoReturn
 
 from spanfold.cli._console import Console, say
@@ -335,6 +337,8 @@ GROUPS: Final[Mapping[str, str]] = {
     "bundle": "one file to keep of a run",
     "timings": "where the time went, and whether it changed",
 }
+_WORDS: Final = tuple(command.words for command in COMMANDS)
+_GROUP_WORDS: Final[tuple[tuple[str, ...], ...]] = tuple((group,) for group in GROUPS)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -370,23 +374,73 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
         SystemExit: Help or version was asked for, or the usage is wrong; it was printed.
     """
-    parser, groups = _parsers()
-    arguments = parser.parse_args(argv)
+    words = _as_options(argv)
+    _refuse_unknown(words)
+    parser, groups, commands = _parsers()
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        # By the parser of the command: its help shows what there is instead.
+        at = commands.get(arguments.module) or groups[arguments.group]
+        at.error(f"unrecognized arguments: {' '.join(unknown)}")
     if arguments.module is None:
         groups[arguments.group].print_help()
         raise SystemExit(Exit.DONE)
     return arguments
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str | None, argparse.ArgumentParser]]:
+def _as_options(argv: Sequence[str]) -> list[str]:
+    """Return what was typed, with `help` and `version` as the options that many type so."""
+    first, rest = argv[:1], argv[1:]
+    if first == ["help"]:
+        return [*rest, "--help"]
+    if tuple(first) in _GROUP_WORDS and rest[:1] == ["help"]:
+        return [*first, *rest[1:], "--help"]
+    return ["--version"] if first == ["version"] else list(argv)
+
+
+def _refuse_unknown(words: Sequence[str]) -> None:
+    """Refuse a word that is no command, and name the commands that may be meant.
+
+    Raises:
+        SystemExit: It is none.
+    """
+    typed = tuple(takewhile(lambda word: not word.startswith("-"), words[:2]))
+    typed = typed if typed[:1] in _GROUP_WORDS else typed[:1]
+    if typed in _WORDS or typed in _GROUP_WORDS or not typed:
+        return
+    program = " ".join(["spanfold", *typed[:-1]])
+    meant = _meant(typed)
+    told = f"did you mean {' or '.join(f'`spanfold {name}`' for name in meant)}? " if meant else ""
+    say(f"{program}: expected a command, found {typed[-1]!r}; {told}`{program} --help` shows what it takes")
+    raise SystemExit(Exit.USAGE)
+
+
+def _meant(typed: Sequence[str]) -> list[str]:
+    """Return the commands that somebody may mean who typed words that are none."""
+    *group, word = typed
+    beside: dict[str, list[str]] = {}
+    anywhere: dict[str, list[str]] = {}
+    for words in (*_GROUP_WORDS, *_WORDS):
+        anywhere.setdefault(words[-1], []).append(" ".join(words))
+        if group and [*words[:-1]] == group:
+            beside[words[-1]] = [" ".join(words)]
+    for names in (beside, anywhere):
+        if found := difflib.get_close_matches(word.lower(), names, 1):
+            return names[found[0]]
+    return []
+
+
+def _parsers() -> tuple[_Parser, dict[str | None, _Parser], dict[str, _Parser]]:
+    """Return the parser of everything, those of the groups by their name, and those of the commands by their module."""
     parser = _Front(
         prog="spanfold", description="Durable run records: one journal, and everything else folded from it."
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.set_defaults(module=None, group=None)
     top = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
-    groups: dict[str | None, argparse.ArgumentParser] = {None: parser}
-    verbs: dict[str, Callable[..., argparse.ArgumentParser]] = {}
+    groups: dict[str | None, _Parser] = {None: parser}
+    commands: dict[str, _Parser] = {}
+    verbs: dict[str, Callable[..., _Parser]] = {}
     for command in COMMANDS:
         *group, word = command.words
         if group and group[0] not in verbs:
@@ -394,11 +448,11 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str | None, argparse.Argum
             made.set_defaults(group=group[0])
             verbs[group[0]] = made.add_subparsers(title="commands", metavar="COMMAND").add_parser
             groups[group[0]] = made
-        _add(verbs[group[0]] if group else top.add_parser, word, command)
-    return parser, groups
+        commands[command.module] = _add(verbs[group[0]] if group else top.add_parser, word, command)
+    return parser, groups, commands
 
 
-def _add(add: Callable[..., argparse.ArgumentParser], word: str, command: Command) -> None:
+def _add(add: Callable[..., _Parser], word: str, command: Command) -> _Parser:
     examples = "\n".join(f"  {example}" for example in command.examples)
     title = "examples" if len(command.examples) > 1 else "example"
     parser = add(
@@ -413,6 +467,7 @@ def _add(add: Callable[..., argparse.ArgumentParser], word: str, command: Comman
         parser.add_argument(*argument.names, help=argument.help, **argument.more)
     parser.add_argument("--json", action="store_true", help="print one JSON document (a stream: one object a line)")
     parser.set_defaults(module=command.module)
+    return parser
 
 
 class _Version(argparse.Action):

@@ -8,6 +8,8 @@ from spanfold.cli._exits import NotFound
 from spanfold.settings import resolve
 
 LATEST: Final = "latest"
+BUNDLE_SUFFIX: Final = ".tar.zst"
+"""How the name of a bundle ends."""
 _VARIABLE: Final = "SPANFOLD_RUN_DIR"
 
 
@@ -35,6 +37,11 @@ def find_run(text: str) -> Path:
         return folder / given
     if text == LATEST:
         return latest_run(folder)
+    if given.is_file() and text.endswith(BUNDLE_SUFFIX):
+        raise NotFound(
+            f"{text}: expected a run directory, found a bundle. `spanfold bundle verify {text}` checks it; "
+            f"`tar --zstd -xf {text}` unpacks it, and the run directory is then run/."
+        )
     found = "a file" if given.exists() else "nothing"
     raise NotFound(
         f"{text}: expected a run directory, found {found} there"

@@ -369,3 +369,17 @@ def test_a_run_and_its_work_started_without_with_are_told_as_what_they_are(spanf
     (listed,) = [line for line in spanfold("run", "list", ".").out.splitlines() if line.startswith("left")]
     assert "interrupted" in listed
     assert "recovered" not in listed
+
+
+@pytest.mark.parametrize("damage", ["emptied", "changed"])
+def test_a_run_that_cannot_be_recovered_is_pointed_to_verify(spanfold: Spanfold, runs: Path, damage: str) -> None:
+    run = "ok" if damage == "emptied" else "kill"
+    (journal,) = (runs / run / "journal").glob("*.jsonl")
+    journal.write_bytes(b"" if damage == "emptied" else journal.read_bytes().replace(b"held out", b"held 0ut", 1))
+
+    for words in (("show", run), ("tail", run)):
+        answer = spanfold("run", *words)
+        assert answer.code == Exit.DONE
+        assert f"`spanfold run verify runs/{run}` names what is changed or gone." in answer.err
+        assert "run recover" not in answer.err
+    assert spanfold("run", "recover", run).code == spanfold("run", "verify", run).code == Exit.CORRUPT

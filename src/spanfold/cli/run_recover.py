@@ -10,6 +10,7 @@ from spanfold.cli._places import find_run
 from spanfold.cli._table import Column, Row
 from spanfold.cli._text import count, size
 from spanfold.cli.run_fold import as_dict as fold_as_dict
+from spanfold.errors import JournalCorrupt
 from spanfold.fold import FoldResult, fold_run, require_whole
 from spanfold.journal import Recovery, recover_run
 from spanfold.timings import format_duration
@@ -35,6 +36,18 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         _print(done, console)
     _tell(done, folded, arguments.dry_run, console)
     return Exit.DONE if done.changed else Exit.NOTHING
+
+
+def how_to_finish(run_dir: Path) -> str:
+    """Say what finishes an interrupted run, or what tells why nothing can: `recover` refuses a journal that lost something."""
+    try:
+        require_whole(run_dir)
+    except JournalCorrupt:
+        return (
+            f"Its journal is not as it was recorded, so it cannot be finished; `spanfold run verify {run_dir}` names what is "
+            "changed or gone."
+        )
+    return f"`spanfold run recover {run_dir}` finishes this run."
 
 
 def _print(done: Recovery, console: Console) -> None:

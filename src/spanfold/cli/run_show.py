@@ -15,6 +15,7 @@ from spanfold.cli._table import Cell, Row, Style
 from spanfold.cli._text import age, count, moment, shown, size
 from spanfold.cli._timed import timed_work
 from spanfold.cli.run_list import STATUS_STYLES
+from spanfold.cli.run_recover import how_to_finish
 from spanfold.fold import RunOverview, show_run
 from spanfold.journal import journal_files
 from spanfold.timings import format_duration
@@ -184,7 +185,7 @@ def _next(run: RunOverview, console: Console) -> None:
         if living:
             console.say(f"Its own process died, but process {', '.join(living)} still writes to the run.")
         else:
-            console.say(f"`spanfold run recover {where}` finishes this run.")
+            console.say(how_to_finish(where))
     elif run.status == "running":
         console.say(f"`spanfold run tail {where}` follows it.")
     else:

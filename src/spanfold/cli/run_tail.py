@@ -10,6 +10,7 @@ from spanfold.cli._loop import loop_rows
 from spanfold.cli._places import find_run
 from spanfold.cli._table import Style
 from spanfold.cli._text import count, cut, shown
+from spanfold.cli.run_recover import how_to_finish
 from spanfold.fold import Moment, tail_run
 from spanfold.names import EVENT_EXCEPTION
 from spanfold.timings import format_duration
@@ -41,7 +42,7 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
                 console.line(console.paint(safe if console.width is None else cut(safe, console.width), style))
             console.flush()
         if moment.type == "interrupted":
-            console.say(f"`spanfold run recover {run_dir}` finishes it.")
+            console.say(how_to_finish(run_dir))
     return Exit.DONE
 
 

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -40,6 +41,92 @@ def unsent(folder: Path, n: int = 3) -> Path:
 def deliver(run_dir: Path, environ: dict[str, str], timeout_s: float = 10) -> Delivery:
     (destination,) = destinations(resolve({}), environ)
     return deliver_run(run_dir, destination, timeout_s=timeout_s)
+
+
+# -- the wrong protocol for a port
+
+GRPC_INSTEAD = "set OTEL_EXPORTER_OTLP_PROTOCOL=grpc, or name the port for HTTP, usually 4318"
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "http/json"])
+def test_http_to_a_server_for_grpc_waits_and_says_how_to_reach_it(collector, tmp_path, protocol):
+    environ = over_grpc(collector) | {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    port = collector.endpoint.rpartition(":")[2]
+
+    run_dir = unsent(tmp_path / "run")
+    wrong = deliver(run_dir, environ, timeout_s=0.3)
+
+    # What the server says before it closes the connection is there to be read, or already gone.
+    assert wrong.reason in (
+        f"no answer: BadStatusLine; port {port} speaks gRPC: {GRPC_INSTEAD}",
+        f"no answer: ConnectionResetError; if port {port} speaks gRPC, {GRPC_INSTEAD}",
+    )
+    assert (wrong.sent, wrong.refused, wrong.waiting) == (0, 0, 4)
+    assert deliver(run_dir, over_grpc(collector)).sent == 4
+
+
+@contextmanager
+def peer(*answers: bytes) -> Iterator[str]:
+    """Answer each connection with the next of these bytes, the last of them for ever, and close it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            left = list(answers)
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # closed
+                    return
+                with connection:
+                    connection.sendall(left.pop(0) if len(left) > 1 else left[0])
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65_536):  # unread bytes would make it a reset
+                        pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"", "no answer: RemoteDisconnected; if port {port} speaks gRPC, "),
+        (b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0", "no answer: BadStatusLine; port {port} speaks gRPC: "),
+    ],
+    ids=["nothing", "its settings"],
+)
+def test_a_peer_that_closes_without_an_answer_in_http_may_speak_grpc(tmp_path, answer, told):
+    with peer(answer) as url:
+        result = deliver(unsent(tmp_path / "run"), {"OTEL_EXPORTER_OTLP_ENDPOINT": url}, timeout_s=0.3)
+
+    assert result.reason == told.format(port=url.rpartition(":")[2]) + GRPC_INSTEAD
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ((b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n", b""), "no answer: RemoteDisconnected"),
+        ((b"SSH-2.0-OpenSSH_9.6\r\n",), "no answer: BadStatusLine"),
+    ],
+    ids=["it has answered before", "another protocol"],
+)
+def test_a_peer_that_speaks_something_else_is_not_taken_for_one_that_speaks_grpc(tmp_path, answers, told):
+    with peer(*answers) as url:
+        result = deliver(unsent(tmp_path / "run"), {"OTEL_EXPORTER_OTLP_ENDPOINT": url}, timeout_s=1)
+
+    assert result.reason == told
+
+
+def test_grpc_to_a_server_for_http_waits_and_says_how_to_reach_it(tmp_path):
+    with LoopbackOtlpReceiver() as receiver:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+        result = deliver(unsent(tmp_path / "run"), environ, timeout_s=0.3)
+
+    assert result.reason == (
+        "gRPC UNAVAILABLE; that port speaks HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or name the port for gRPC, "
+        "usually 4317"
+    )
+    assert (result.sent, result.refused, result.waiting) == (0, 0, 4)
 
 
 # -- gRPC

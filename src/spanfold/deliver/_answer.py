@@ -40,6 +40,15 @@ class Answer(NamedTuple):
     """Seconds to wait at least; infinite when another try is useless until somebody asks for it."""
     rejected: int = 0
     """Records a partial success rejected; they must not be sent again."""
+    may_be_too_much: bool = False
+    """Whether the request may have been too large for its line, or for a peer that does not say so."""
+
+
+def no_answer(error: Exception, advice: str = "") -> Answer:
+    """Return the answer for a request that got none, with what to do about it where that can be guessed."""
+    told = f"no answer: {type(error).__name__}"
+    may_be_too_much = type(error) in (TimeoutError, ConnectionResetError, BrokenPipeError)
+    return Answer("retry", f"{told}; {advice}" if advice else told, may_be_too_much=may_be_too_much)
 
 
 def judge_http(status: int, content_type: str, retry_after: str, content: bytes) -> Answer:
@@ -72,13 +81,14 @@ def judge_grpc(code: str, details: str, retry_delay_s: float | None) -> Answer:
     reason = f"gRPC {code}"
     if code in _SIZE_GRPC and _SAYS_SIZE.search(details):
         return Answer("too_large", reason)
+    may_be_too_much = code == "DEADLINE_EXCEEDED"
     if retry_delay_s is not None and (code in RETRYABLE_GRPC or code == "RESOURCE_EXHAUSTED"):
-        return Answer("retry", reason, retry_delay_s)
+        return Answer("retry", reason, retry_delay_s, may_be_too_much=may_be_too_much)
     if code == "RESOURCE_EXHAUSTED" or code in NOT_ITS_FAULT_GRPC:
         # A quota without RetryInfo is not retryable for OTLP, and no fault of the records.
         return Answer("retry", reason, math.inf)
     if code in RETRYABLE_GRPC:
-        return Answer("retry", reason)
+        return Answer("retry", reason, may_be_too_much=may_be_too_much)
     return Answer("broken" if code in BROKEN_GRPC else "refused", reason)
 
 

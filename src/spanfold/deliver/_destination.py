@@ -29,6 +29,8 @@ WINDOW: Final = 4 * 1024 * 1024
 """Bytes of a request with many spans: memory holds a few times as much."""
 LANGFUSE_WINDOW: Final = 2 * 1024 * 1024
 DEFAULT_TIMEOUT_S: Final = 10.0
+GRPC_PORT: Final = 4317
+"""The usual port of OTLP over gRPC; that of OTLP over HTTP is 4318."""
 LANGFUSE_TRACES: Final = "/api/public/otel/v1/traces"
 LANGFUSE_SCORES: Final = "/api/public/scores"
 LANGFUSE_MEDIA: Final = "/api/public/media"

@@ -5,12 +5,17 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from spanfold.deliver._answer import Answer, judge_grpc, partial_success
+from spanfold.deliver._answer import Answer, judge_grpc, no_answer, partial_success
 from spanfold.deliver._bounded import unobserved
-from spanfold.deliver._destination import Destination
+from spanfold.deliver._destination import GRPC_PORT, Destination
 
 _EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _STATUS_KEY: Final = "grpc-status-details-bin"
+_NO_HTTP2: Final = "Failed parsing HTTP/2"
+"""What the client says of a peer that answers in HTTP/1.1."""
+_FOR_HTTP: Final = (
+    "that port speaks HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or name the port for gRPC, usually 4317"
+)
 
 
 class GrpcSender:
@@ -48,10 +53,12 @@ class GrpcSender:
             # A channel that failed waits by itself before it connects again, up to two minutes: a new one does not.
             self.close()
             status: Any = error
-            return judge_grpc(status.code().name, str(status.details()), _retry_delay(status.trailing_metadata()))
+            details = str(status.details())
+            judged = judge_grpc(status.code().name, details, _retry_delay(status.trailing_metadata()))
+            return judged._replace(reason=f"{judged.reason}; {_FOR_HTTP}") if _NO_HTTP2 in details else judged
         except (OSError, ValueError) as error:  # a certificate that is not there, or a header gRPC does not take
             self.close()
-            return Answer("retry", f"no answer: {type(error).__name__}")
+            return no_answer(error)
         return partial_success(answer.partial_success.rejected_spans, answer.partial_success.error_message)
 
     def close(self) -> None:
@@ -65,7 +72,7 @@ class GrpcSender:
 
         parts = urlsplit(self._destination.url)
         host = parts.hostname or ""
-        target = f"{f'[{host}]' if ':' in host else host}:{parts.port or 4317}"
+        target = f"{f'[{host}]' if ':' in host else host}:{parts.port or GRPC_PORT}"
         is_gzip = self._destination.compression == "gzip"
         compression = grpc.Compression.Gzip if is_gzip else grpc.Compression.NoCompression
         if self._destination.insecure:

@@ -18,15 +18,17 @@ import zlib
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from spanfold.deliver._answer import Answer, judge_http
+from spanfold.deliver._answer import Answer, judge_http, no_answer
 from spanfold.deliver._bounded import within
-from spanfold.deliver._destination import Destination
+from spanfold.deliver._destination import GRPC_PORT, Destination
 from spanfold.deliver._encode import otlp_json
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 """Bytes read of an answer (OTLP: responses are at most 4 MiB)."""
 IDLE_S: Final = 20.0
 """A connection that was not used for so long is not trusted any more: somebody between may have forgotten it."""
+_SETTINGS: Final = "\x04\0\0\0\0\0"
+"""How the first frame of an HTTP/2 server goes on after its length: its type, no flags, stream 0 (RFC 9113, section 4.1)."""
 _PIECE: Final = 16 * 1024
 """Bytes sent at once: a time-out starts again with each."""
 
@@ -39,6 +41,8 @@ class HttpSender:
         self._parts = urlsplit(destination.url)
         self._socket: socket.socket | None = None
         self._used_at = 0.0
+        self._was_answered = False
+        """Whether the peer has ever answered in HTTP."""
         self._proxy = proxy_of(self._parts)
 
     def send(self, request: bytes, deadline: float) -> Answer:
@@ -61,7 +65,20 @@ class HttpSender:
             return self._exchange(self._head(headers, len(body)), body, deadline)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
-            return Answer("retry", f"no answer: {type(error).__name__}")
+            return no_answer(error, self._advice(error))
+
+    def _advice(self, error: Exception) -> str:
+        """Say what to do about the most frequent mistake: HTTP to a port for gRPC, which says nothing that HTTP could read."""
+        if self._was_answered or self._destination.setting != "otlp":
+            return ""
+        port = self._parts.port or (443 if self._parts.scheme == "https" else 80)
+        instead = "OTEL_EXPORTER_OTLP_PROTOCOL=grpc, or name the port for HTTP, usually 4318"
+        if isinstance(error, http.client.BadStatusLine) and str(error)[3:9] == _SETTINGS:
+            return f"port {port} speaks gRPC: set {instead}"
+        # A server for gRPC closes the connection, mostly before anybody could read what it said.
+        if port == GRPC_PORT or isinstance(error, ConnectionResetError):
+            return f"if port {port} speaks gRPC, set {instead}"
+        return ""
 
     def close(self) -> None:
         """Close the connection; the next request makes another."""
@@ -103,6 +120,7 @@ class HttpSender:
     def _answer(self, connection: socket.socket, deadline: float, *, keep: bool) -> Answer:
         response = _Response(connection, deadline)
         response.begin()
+        self._was_answered = True
         content = _read(response)
         # `isclosed` is said of a body that was read beyond its end only, which one of a known length never is.
         is_whole = response.isclosed() or str(len(content)) == response.headers.get("content-length")

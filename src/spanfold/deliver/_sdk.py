@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from spanfold.deliver._answer import Answer, judge_status
+from spanfold.deliver._answer import Answer, judge_status, no_answer
 from spanfold.deliver._bounded import within
 from spanfold.deliver._destination import LANGFUSE_SCORES, Destination, langfuse_base
 from spanfold.deliver._outbox import MAX_PATIENCE, Item
@@ -105,7 +105,7 @@ class _SdkSender:
         except (HTTPError, OSError, ValueError, SpanfoldError) as error:
             # Its thread may be at work with the client for as long as the peer likes.
             self.close()
-            return Answer("retry", f"no answer: {type(error).__name__}")
+            return no_answer(error)
 
     def _options(self) -> dict[str, Any]:
         return {"max_retries": 0, "timeout_in_seconds": self._destination.timeout_s * MAX_PATIENCE}

@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 BROKEN_PAUSE_S: Final = 60.0
 """Seconds until records are sent again to a server that failed on every one of them."""
-TOO_MUCH: Final = frozenset(
-    {
-        *("no answer: TimeoutError", "no answer: ConnectionResetError", "no answer: BrokenPipeError"),
-        "gRPC DEADLINE_EXCEEDED",
-    }
-)
-"""Reasons that may mean that a request was too large for its line, or for a peer that does not say so."""
 MAX_SUSPECTS: Final = 8
 """Records in a row that may break a server before it is taken to be the server that is broken."""
 
@@ -97,7 +90,7 @@ def deliver_batch(outbox: Outbox, sender: Sender, deadline: float) -> Answer:
         begun = time.monotonic()
         answer = sender.send(items, deadline, outbox.patience if len(items) == 1 else 1)
         if answer.result == "retry":
-            if answer.reason in TOO_MUCH:
+            if answer.may_be_too_much:
                 outbox.not_answered(items)
             return answer
         outbox.answered(time.monotonic() - begun)

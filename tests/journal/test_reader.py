@@ -15,6 +15,7 @@ from spanfold.journal._decode import Start, decode_line
 from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, merged, read_journal
 from spanfold.model import Event, Record, Span
 from tests.journal.samples import CHILD, OWNER, START, TRACE, File, event, line, small_run, span, started
+from tests.journal.steps import steps
 
 
 def read_all(run_dir: Path) -> tuple[list[Record], JournalRead]:
@@ -372,6 +373,15 @@ def test_every_repeated_span_is_found_whatever_the_ids(some: list[int], often: l
     added = [seen.add(f"{number:016x}") for number in numbers]
 
     assert added == [number not in numbers[:index] for index, number in enumerate(numbers)]
+
+
+def test_ids_that_differ_in_few_bits_take_as_many_steps_as_others() -> None:
+    def add(shift: int) -> None:
+        seen = _reader._SpanIds()  # pyright: ignore[reportPrivateUsage]  # as above
+        for number in range(1, 2_001):
+            seen.add(f"{number << shift:016x}")
+
+    assert max(steps(lambda: add(shift)) for shift in (8, 24, 40, 53)) < 2 * steps(lambda: add(0))
 
 
 @pytest.mark.slow

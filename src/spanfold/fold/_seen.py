@@ -77,7 +77,8 @@ class Seen:
         """Return where a key stands, or the free place where it would."""
         table = self._table
         mask = len(table) - 1
-        slot = (key * _SPREAD >> 20) & mask
+        # The upper bits of the product depend on every bit of the key: ids may differ in a few only.
+        slot = (key * _SPREAD & _MASK) >> 64 - mask.bit_length()
         while (found := table[slot]) and found != key:
             slot = (slot + 1) & mask
         return slot

@@ -379,6 +379,9 @@ def _timed(tail: Tail, number: int, read: JournalRead) -> Iterator[tuple[int, in
     read.damage.sort(key=lambda d: (d.path, d.offset))
 
 
+_MASK: Final = (1 << 64) - 1
+
+
 class _SpanIds:
     """The span ids of one trace: 16 to 32 bytes of memory for each, where a set takes 130."""
 
@@ -404,7 +407,8 @@ class _SpanIds:
     def _insert(self, number: int) -> bool:
         table = self._table
         mask = len(table) - 1
-        slot = (number * 0x9E37_79B9_7F4A_7C15 >> 20) & mask
+        # The upper bits of the product depend on every bit of the id: ids may differ in a few only.
+        slot = (number * 0x9E37_79B9_7F4A_7C15 & _MASK) >> 64 - mask.bit_length()
         while found := table[slot]:
             if found == number:
                 return False

@@ -261,14 +261,17 @@ class _Delivery:
                 continue
             reasons[f"{label}: waiting, {result.reason or 'no answer in time'}"] = result.waiting
             if last:
+                is_one = result.waiting == 1
                 log.warning(
-                    "%s not arrived at %s (%s); they are in the journal, %s sends them.",
-                    "1 record has" if result.waiting == 1 else f"{result.waiting} records have",
+                    "%s not arrived at %s (%s); %s in the journal, %s sends %s.",
+                    "1 record has" if is_one else f"{result.waiting} records have",
                     label,
                     result.reason or "no answer in time",
+                    "it is" if is_one else "they are",
                     "the next run beside it or `spanfold run deliver`"
                     if state.ready().deliver_earlier
                     else "`spanfold run deliver`",
+                    "it" if is_one else "them",
                 )
         if last:
             self._shippers = [shipper for shipper in self._shippers if shipper.is_needed]

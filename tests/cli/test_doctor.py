@@ -97,6 +97,14 @@ def test_a_setting_that_cannot_be_used_is_a_problem_and_hides_no_other(spanfold:
     assert [problem.split(":")[0] for problem in answer.document["problems"]] == ["SPANFOLD_OTLP", "SPANFOLD_CONTENT"]
 
 
+def test_a_destination_that_is_wanted_and_has_no_address_is_told_by_its_name_once(spanfold: Spanfold) -> None:
+    answer = spanfold("doctor", "--json", SPANFOLD_OTLP="true", SPANFOLD_LANGFUSE="true")
+
+    assert answer.code == Exit.FAILED
+    assert [problem.partition(": expected ")[0] for problem in answer.document["problems"]] == ["otlp", "langfuse"]
+    assert all(reach["told"].startswith("expected ") for reach in answer.document["destinations"])
+
+
 def test_the_core_that_was_built_is_the_one_that_runs(spanfold: Spanfold) -> None:
     # In a new process: which core it is, is decided at import.
     answer = spanfold("doctor", "--json", strict=False, SPANFOLD_NATIVE="")

@@ -49,13 +49,24 @@ def test_a_dry_run_shows_what_is_sent_afterwards_and_changes_nothing(
     assert again.document["destinations"][0]["waiting"] == 0
 
 
-def test_a_dry_run_to_a_named_destination_needs_no_address(spanfold: Spanfold, runs: Path) -> None:
-    shown = spanfold("run", "deliver", "ok", "--to", "langfuse", "--dry-run")
+@pytest.mark.parametrize(
+    ("to", "variable"), [("langfuse", "LANGFUSE_BASE_URL"), ("otlp", "OTEL_EXPORTER_OTLP_ENDPOINT")]
+)
+def test_a_dry_run_to_a_named_destination_needs_no_address_and_says_that_sending_does(
+    spanfold: Spanfold, runs: Path, to: str, variable: str
+) -> None:
+    shown = spanfold("run", "deliver", "ok", "--to", to, "--dry-run")
 
     assert shown.code == Exit.DONE
-    assert "langfuse (no address is configured): " in shown.out
+    assert f"{to} (no address is configured): " in shown.out
     assert "chat gpt-x" in shown.out
-    assert "Nothing was sent" in shown.err
+    assert shown.err.startswith("Nothing was sent. To send it, name a ")
+    assert variable in shown.err
+    assert spanfold("run", "deliver", "ok", "--to", to).code == Exit.USAGE
+    configured = spanfold(
+        "run", "deliver", "ok", "--to", "otlp", "--dry-run", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1"
+    )
+    assert configured.err == "Nothing was sent. Without --dry-run the same command sends it.\n"
 
 
 def test_only_the_named_destination_is_sent_to(spanfold: Spanfold, runs: Path, langfuse: LoopbackOtlpReceiver) -> None:

@@ -326,4 +326,5 @@ def test_folding_a_run_that_is_recorded_names_the_process_that_records_it(
 
 def test_folding_a_run_whose_process_died_does_not_say_that_it_is_running(spanfold: Spanfold, runs: Path) -> None:
     assert "the run is interrupted." in spanfold("run", "fold", "kill").err
+    assert "the run failed." in spanfold("run", "fold", "fail").err
     assert spanfold("run", "fold", "kill", "--json").document["status"] == "interrupted"

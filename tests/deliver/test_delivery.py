@@ -259,6 +259,17 @@ def test_retry_after_of_an_hour_is_honoured_and_exit_is_still_in_time(receiver, 
     assert deliver_run(tmp_path / "run", destination_of(receiver)).sent == 2
 
 
+def test_one_record_that_has_not_arrived_is_told_as_one(receiver, tmp_path):
+    program = "import spanfold\nwith spanfold.run('sent', dir='run'): pass\nspanfold.shutdown(1)\n"
+    with receiver.answering(status=503, retry_after="3600"):
+        env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+        )
+    assert "1 record has not arrived at otlp at " in done.stderr
+    assert "; it is in the journal, " in done.stderr and " sends it." in done.stderr
+
+
 def test_a_killed_process_leaves_what_a_later_delivery_finishes(receiver, tmp_path):
     program = (
         "import os, signal, spanfold\n"

@@ -48,7 +48,7 @@ def _reach(
     try:
         found = destinations(alone, environ)
     except SettingsError as error:
-        return Reach(name, "unusable", str(error))
+        return Reach(name, "unusable", str(error).removeprefix(f"{name}: "))  # it is told below that name
     if not found:
         missing = _missing(environ) if name == "langfuse" else ""
         return Reach(name, "not configured", f"not configured ({missing or _NAMED_BY[name]})")

@@ -12,6 +12,11 @@ from spanfold.cli._text import count, size
 from spanfold.deliver import Destination, waiting_records
 
 SCHEMA: Final = "spanfold.run_deliver_dry/1"
+_NAMED_BY: Final = {
+    "otlp": "name a collector with OTEL_EXPORTER_OTLP_ENDPOINT",
+    "langfuse": "name a Langfuse server with LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL",
+}
+"""Destination -> how it is configured, in the imperative."""
 _COLUMNS: Final = (
     Column("would be sent", least=20),
     Column("kind"),
@@ -42,8 +47,15 @@ def show_planned(run_dir: Path, found: Sequence[tuple[Destination, str]], consol
     if console.as_json:
         console.document(SCHEMA, {"run_dir": run_dir, "destinations": documents})
     else:
-        console.say("Nothing was sent. Without --dry-run the same command sends it.")
+        unconfigured = [destination.name for destination, _ in found if not destination.url]
+        console.say(f"Nothing was sent. {_how_to_send(unconfigured)}")
     return Exit.DONE
+
+
+def _how_to_send(unconfigured: Sequence[str]) -> str:
+    if not unconfigured:
+        return "Without --dry-run the same command sends it."
+    return f"To send it, {_NAMED_BY[unconfigured[0]]}, and leave out --dry-run."
 
 
 def _as_dict(destination: Destination, label: str, number: Counter[_Group], sizes: Counter[_Group]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
         console.table(_COLUMNS, [(name, size(n_bytes)) for name, n_bytes in documents(result, place)], indent=0)
     console.say(
         f"{count(len(result.documents), 'document')} in {place} from {count(result.records, 'record')}; "
-        f"the run is {result.status}."
+        f"{told_status(result.status)}."
     )
     damaged = [damage for damage in result.damage if damage.kind != "torn"]
     for damage in result.damage:
@@ -69,6 +69,11 @@ def as_dict(result: FoldResult, place: Path) -> dict[str, Any]:
         "documents": [{"path": name, "size_bytes": n_bytes} for name, n_bytes in documents(result, place)],
         "damage": result.damage,
     }
+
+
+def told_status(status: str) -> str:
+    """Say how a run stands, in words that follow a semicolon."""
+    return "the run failed" if status == "failed" else f"the run is {status}"
 
 
 def documents(result: FoldResult, place: Path) -> list[tuple[str, int]]:

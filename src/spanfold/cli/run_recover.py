@@ -10,6 +10,7 @@ from spanfold.cli._places import find_run
 from spanfold.cli._table import Column, Row
 from spanfold.cli._text import count, size
 from spanfold.cli.run_fold import as_dict as fold_as_dict
+from spanfold.cli.run_fold import told_status
 from spanfold.errors import JournalCorrupt
 from spanfold.fold import FoldResult, fold_run, require_whole
 from spanfold.journal import Recovery, recover_run
@@ -73,7 +74,7 @@ def _tell(done: Recovery, folded: FoldResult | None, dry_run: bool, console: Con
         console.say(
             f"{where}: recovered. {count(len(done.ended), 'span')} ended as interrupted, "
             f"{count(len(folded.documents), 'document')} made from {count(folded.records, 'record')}; "
-            f"the run is {folded.status}. `spanfold run show {where}` shows it."
+            f"{told_status(folded.status)}. `spanfold run show {where}` shows it."
         )
 
 

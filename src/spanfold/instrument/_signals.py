@@ -31,6 +31,7 @@ from typing import Final
 
 from spanfold.instrument._guard import losing_only
 from spanfold.instrument._state import state
+from spanfold.instrument._unfinished import tell_unfinished, unfinished
 
 _RETRY_S: Final = 0.002
 _MAX_PUT_OFF_S: Final = 0.3
@@ -129,8 +130,6 @@ def at_exit() -> None:
 
     with losing_only("the last delivery"):
         shutdown()
-    from spanfold.instrument._unfinished import tell_unfinished, unfinished
-
     with losing_only("the last words"):
         tell_unfinished(unfinished())
 

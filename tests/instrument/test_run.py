@@ -171,6 +171,16 @@ def test_a_thousand_taken_names_keep_the_records_in_memory_and_say_so(tmp_path: 
     ]
 
 
+@pytest.mark.parametrize("empty", ["", b""])
+def test_an_empty_directory_name_does_not_make_the_working_directory_a_run(empty: str | bytes, tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    with spanfold.run("r", dir=empty) as recorded:
+        pass
+
+    assert recorded.dir.parent == tmp_path / "runs"
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
 @pytest.mark.parametrize("value", [5, 5.5, object(), ["a"], {"a": 1}])
 def test_a_directory_of_a_wrong_type_costs_the_run_and_raises_nothing(value: object, lost: Lost) -> None:
     with spanfold.run("r", dir=value), spanfold.stage("M1"):  # type: ignore[arg-type]

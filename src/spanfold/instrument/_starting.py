@@ -37,14 +37,16 @@ def run(name: str, dir: str | bytes | os.PathLike[str] | None = None, **fields: 
 
     Args:
         name: What is run; low-cardinality, the name of the root span.
-        dir: The run directory. Default: a new one under `run_dir`. A directory that already holds a
-            run is kept, and `<dir>-2` is used. `~` is the user's home.
+        dir: The run directory. Default, and in place of an empty text: a new one under `run_dir`. A directory that
+            already holds a run is kept, and `<dir>-2` is used. `~` is the user's home.
         fields: Facts about the run (model, data, settings ...), in `run.json` under `run_start`.
     """
     try:
         if not state.ready().enabled:
             return noop_run(name)
-        return Run(as_text(name), None if dir is None else as_path("dir", dir), fields)
+        # An empty text is what a variable gives that is not set: it must not make a run directory of the working directory.
+        is_given = dir is not None and dir not in ("", b"")
+        return Run(as_text(name), as_path("dir", dir) if is_given else None, fields)
     except Exception as error:
         lost("a run", error)
         return noop_run(as_text(name))

@@ -170,7 +170,9 @@ class _RunCheck:
         for found in differences:
             if found.path not in self._damaged:
                 detail = f"expected the {found.expected_bytes} bytes that the journal gives, found {found.found_bytes}"
-                self._say(found.kind, FOLDER + found.path, found.offset, found.length, detail)
+                # Documents of a bundle are made when it is exported: none is behind.
+                code = "edited" if found.kind == "behind" else found.kind
+                self._say(code, FOLDER + found.path, found.offset, found.length, detail)
 
     def _check_artifacts(self, overview: RunOverview) -> None:
         # A name may be used again for the same bytes; the last record counts, as on disk.

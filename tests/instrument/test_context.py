@@ -213,6 +213,24 @@ def processes(request: pytest.FixtureRequest) -> Iterator[ProcessPoolExecutor]:
 
 
 @pytest.mark.slow
+@pytest.mark.case("C-017")
+def test_a_child_process_with_a_run_of_its_own_records_apart_and_in_the_trace_of_its_parent(tmp_path: Path) -> None:
+    child = f"""
+import spanfold
+with spanfold.run("first", dir={str(tmp_path / "first")!r}), spanfold.run("second", dir={str(tmp_path / "second")!r}):
+    pass
+"""
+    with spanfold.run("parent", dir=tmp_path / "parent") as parent, spanfold.agent("worker") as worker:
+        subprocess.run([sys.executable, "-c", child], env=spanfold.child_env(), check=True, timeout=60)
+
+    assert tree(tmp_path / "parent") == {"parent": {"invoke_agent worker": {}}}
+    assert [s.name for s in spans(tmp_path / "first")] == ["first"]
+    first = span(tmp_path / "first", "first")
+    assert (first.trace_id, first.parent_span_id) == (parent.trace_id, worker.span_id)
+    assert span(tmp_path / "second", "second").trace_id != parent.trace_id
+
+
+@pytest.mark.slow
 @pytest.mark.case("C-017", "C-039")
 def test_a_pool_that_outlives_runs_works_for_each_of_them_in_turn(
     tmp_path: Path, processes: ProcessPoolExecutor

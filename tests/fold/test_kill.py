@@ -24,7 +24,7 @@ from spanfold.fold import Engine
 engine = Engine(Path(sys.argv[1]), pending_bytes=2000, checkpoint_bytes=6000)
 print("folding", flush=True)
 for line in sys.stdin:
-    engine.catch_up(force=line == "force\\n")
+    engine.catch_up(force=line == "force\\n", within_s=0.001 if line == "part\\n" else None)
     print("done", flush=True)
 engine.close()
 """
@@ -63,7 +63,7 @@ def test_a_fold_killed_at_any_instant_is_gone_on_from_to_the_same_bytes(
                     journal.model_call(number, stage=stage, start=number, end=number + 1, prompt="p" * number)
                 else:
                     journal.event("e", at=number + 1, attributes={names.STAGE: stage or "M3"})
-            ask(child, source.choice(("force", "go")))
+            ask(child, source.choice(("force", "go", "part", "part")))
         time.sleep(source.random() * 0.05)
         child.send_signal(signal.SIGKILL)
         child.communicate(timeout=60)

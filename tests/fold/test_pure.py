@@ -1,6 +1,7 @@
 """P3: documents are a function of the journal, however the fold was stopped, killed, started and disturbed."""
 
 import gc
+import itertools
 import json
 import os
 import random
@@ -62,7 +63,7 @@ lines = st.builds(
 disturbances = st.builds(
     Step,
     action=st.sampled_from(
-        ("catch_up", "force", "tick", "release", "kill", "close", "delete", "spool", "longer", "wreck")
+        ("catch_up", "force", "part", "tick", "release", "kill", "close", "delete", "spool", "longer", "wreck")
     ),
     number=st.integers(0, 100),
     fields=st.none(),
@@ -116,9 +117,10 @@ def play(folder: Path, script: list[Step]) -> None:
     run_dir = folder / "run"
     files = [JournalFile(run_dir / "journal", f"20260131T090507Z-{n}-00000000") for n in range(3)]
     fold_dir = run_dir / "journal" / ".fold"
+    milliseconds = itertools.count()
 
     def start() -> Engine:
-        return Engine(run_dir, pending_bytes=700, checkpoint_bytes=1500)
+        return Engine(run_dir, pending_bytes=700, checkpoint_bytes=1500, clock=lambda: next(milliseconds) / 1000)
 
     engine = start()
     files[0].event("first")
@@ -126,6 +128,8 @@ def play(folder: Path, script: list[Step]) -> None:
         match step.action:
             case "catch_up" | "force":
                 engine.catch_up(force=step.action == "force")
+            case "part":
+                engine.catch_up(force=step.number % 2 == 0, within_s=step.number / 5000)
             case "tick":
                 engine.tick()
             case "release" | "close":
@@ -217,7 +221,9 @@ def test_so_does_one_of_a_long_run(seed: int, several: bool) -> None:
     script = [
         Step(
             source.choice(
-                LINES if source.random() < 0.9 else ("catch_up", "tick", "release", "kill", "longer", "delete")
+                LINES
+                if source.random() < 0.9
+                else ("catch_up", "part", "part", "tick", "release", "kill", "longer", "delete")
             ),
             source.choice((0, 0, 0, 1, 2)) if several else 0,
             source.randrange(1, 1000),

@@ -87,6 +87,7 @@ def guest(_scratch: Path) -> Iterator[None]:
         for run in tuple(instrument.state.runs.values()):  # a loop that never closed its logger
             run.close()
         instrument.shutdown()
+        instrument.losses.clear()
     os.chdir(folder)
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]

@@ -2,24 +2,13 @@
 
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from evalrx.eval_agent.run_logger_v2 import RunLoggerV2
 
-from spanfold.instrument import losses
 from tests.diagnose.script import play
 from tests.langfuse import langfuse  # noqa: F401 - a fixture
-
-
-@pytest.fixture(autouse=True)
-def own_losses() -> Iterator[None]:
-    """Take back what a test counts as lost: the count is of the process, and other tests print it."""
-    before = losses.copy()
-    yield
-    losses.clear()
-    losses.update(before)
 
 
 @pytest.fixture(scope="session")

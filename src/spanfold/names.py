@@ -291,7 +291,6 @@ ENV_TOKEN: Final = "SPANFOLD_PARENT_TOKEN"
 ENV_CONTENT: Final = "SPANFOLD_CONTENT"
 """A setting, too: a child without settings of its own takes over the policy of the run."""
 ENV_TRACEPARENT: Final = "TRACEPARENT"
-ENV_TRACESTATE: Final = "TRACESTATE"
 
 
 @functools.lru_cache(maxsize=4096)

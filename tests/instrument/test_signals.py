@@ -1,5 +1,6 @@
 """C-037 and C-078: a signal ends the program as it would have without us, and the record of it is complete."""
 
+import importlib.util
 import signal
 import time
 from itertools import count
@@ -391,3 +392,9 @@ def test_a_handler_that_flushes_while_the_device_is_being_flushed_does_not_wait_
     assert len(raw.events(tmp_path / "run", "control")) == 150
     assert len(raw.events(tmp_path / "run", "handled")) > 3
     assert is_intact(tmp_path / "run")
+
+
+def test_every_module_under_which_the_end_is_put_off_exists() -> None:
+    from spanfold.instrument import _signals
+
+    assert [name for name in _signals._OURS if importlib.util.find_spec(name) is None] == []

@@ -29,7 +29,8 @@ class StageWork:
     """How often it ended; a stage may be entered several times in a cycle."""
     failed: int = 0
     interrupted: int = 0
-    """How many of the failed ones `recover_run` ended, because their process had died."""
+    """How many were ended by others: by `recover_run` after their process had died, or at the exit of a program that had
+    left them open."""
     open: int = 0
     """How often it was started and has not ended."""
     seconds: float = 0.0

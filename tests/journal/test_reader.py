@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanfold.errors import JournalMissing, UnsafeEntryError
-from spanfold.journal import _reader
+from spanfold.journal import _decode, _reader
 from spanfold.journal._decode import Start, decode_line
 from spanfold.journal._reader import Damage, JournalRead, Tail, journal_files, merged, read_journal
 from spanfold.model import Event, Record, Span
@@ -324,6 +324,25 @@ def test_a_line_longer_than_any_record_is_reported_and_not_kept_in_memory(tmp_pa
     assert [(d.offset, d.length, d.kind) for d in read.damage] == [
         (len(a_span(1)), _reader.MAX_LINE_BYTES + 1001, "malformed")
     ]
+
+
+def test_lines_of_hundreds_of_processes_in_turn_are_read_in_as_few_steps_as_those_of_one() -> None:
+    lines = [line(event("a"), 1, "0" * 64, resource={"process.pid": pid}) for pid in range(300)]
+
+    def read(which: list[bytes]) -> None:
+        for one in which:
+            list(decode_line(one))
+
+    read(lines)  # what they have around their records is learnt
+
+    assert steps(partial(read, lines)) == steps(partial(read, lines[:1] * 300))
+
+
+def test_what_is_remembered_of_the_lines_of_processes_is_bounded() -> None:
+    for pid in range(200):
+        list(decode_line(line(event("a"), 1, "0" * 64, resource={"process.pid": pid, "about": "x" * 20_000})))
+
+    assert sum(map(len, _decode._frames)) < 1_100_000  # pyright: ignore[reportPrivateUsage]  # what grows
 
 
 # -- order and duplicates

@@ -154,7 +154,10 @@ class _Frame(NamedTuple):
 
 # Parsing and decoding a resource again for every line would cost more than the record itself often does.
 _frames: Final[dict[bytes, _Frame]] = {}
-_MAX_FRAMES: Final = 64
+_MAX_FRAMES: Final = 1_024
+"""A process has two or three, and a run may have been recorded by hundreds of processes."""
+_MAX_FRAMES_BYTES: Final = 1 << 20
+"""Of all of them together, about: a resource may be long."""
 _CHAIN: Final = b'"}},' + _PREV
 _PREV_DIGITS: Final = 64
 
@@ -207,7 +210,7 @@ def _learn_frame(line: bytes, tree: dict[str, Any], record: Record) -> None:
     frame = _Frame(line[end:], opening, signal, record.scope, record.resource)
     # Only if the line is nothing but frame, number, hash and record: then any other such line is valid JSON too.
     if raw == tree[signal][0][scoped][0][items][0] and _numbered(line, start, opening)[1] == body:
-        if len(_frames) >= _MAX_FRAMES:
+        if len(_frames) >= _MAX_FRAMES or sum(map(len, _frames)) >= _MAX_FRAMES_BYTES:
             _frames.clear()
         _frames[line[:start]] = frame
 

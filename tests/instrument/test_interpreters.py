@@ -14,6 +14,9 @@ from tests.journal import raw
 
 pytestmark = pytest.mark.slow
 
+# Python 3.12 crashes at its end when an isolated one has imported hashlib, with or without us.
+KINDS = ["legacy"] if sys.version_info[:2] == (3, 12) else ["legacy", "isolated"]
+
 PROGRAM = """
 import sys
 try:
@@ -48,7 +51,7 @@ print("done")
 
 
 @pytest.mark.parametrize("order", ["inner alone", "outer first"])
-@pytest.mark.parametrize("kind", ["legacy", "isolated"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_second_interpreter_records_a_whole_run(tmp_path: Path, kind: str, order: str) -> None:
     folder = tmp_path / "inner"
     ended = run(PROGRAM.format(kind=kind, folder=str(folder)), tmp_path, order)

@@ -270,6 +270,13 @@ def test_keys_that_are_no_text_are_written_as_text_and_none_is_overwritten() -> 
     assert note(value) == "keys"
 
 
+def test_a_fraction_too_long_to_be_written_is_named_and_the_rest_is_kept() -> None:
+    value = {"ratio": fractions.Fraction(1 << 20_000, 3), "kept": fractions.Fraction(1, 3)}
+
+    assert form(value) == {"ratio": "<fractions.Fraction>", "kept": "1/3"}
+    assert note(value) == "opaque"
+
+
 @pytest.mark.case("C-029")
 def test_keys_that_all_become_the_same_text_take_steps_in_proportion_to_their_number() -> None:
     def keyed(n: int) -> dict[object, int]:

@@ -169,7 +169,11 @@ class Walk:
         if _is(kind, datetime.timedelta):
             return datetime.timedelta.total_seconds(value)
         if id(kind) in _TEXTUAL:
-            return self.text(str(value))
+            try:
+                return self.text(str(value))
+            except ValueError:  # of a fraction: Python writes no integer of so many digits
+                self.notes.add("opaque")
+                return f"<{_class_name(kind)}>"
         if kind is complex:
             return {"$complex": [self.number(value.real), self.number(value.imag)]}
         if _is(kind, BaseException):

@@ -48,6 +48,7 @@ HOSTILE_RUNS = {
     "://:": ("://", ":"),
     "authorization and spaces": ("authorization", " "),
     "token= and quotes": ("token=", "'"),
+    "token= and {-u=": ("token=", "{-u="),
 }
 
 

@@ -13,6 +13,14 @@ A = "(REDACTED-assignment)"
 H = "(REDACTED-header)"
 
 
+@pytest.mark.contract("AI-105")
+def test_a_user_is_looked_for_in_a_word_as_long_as_one_may_be_and_no_further() -> None:
+    user, longer = "u" * 4096, "u" * 4097
+
+    assert redact(f"curl -u {user}:hunter https://h/") == f"curl -u {user}:{A} https://h/"
+    assert redact(f"curl -u {longer}:hunter https://h/") == f"curl -u {longer}:hunter https://h/"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

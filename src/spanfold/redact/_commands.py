@@ -67,7 +67,8 @@ def _password_option() -> re.Pattern[str]:
 
 @lru_cache(maxsize=1)
 def _user_option() -> re.Pattern[str]:
-    user = r"(?P<user>[^\x00-\x20\x7f\"':\\]*+):(?P<password>[^\x00-\x20\x7f\"'\\,;&|()\[\]{}<>]++)"
+    # As long as a user's name may be: it would be read to the end of the word again for each option in it.
+    user = r"(?P<user>[^\x00-\x20\x7f\"':\\]{0,4096}+):(?P<password>[^\x00-\x20\x7f\"'\\,;&|()\[\]{}<>]++)"
     return re.compile(rf"(?<![\w-])((?P<option>-u|--user|--proxy-user)(?:[ \t]++|=)(?:\\*+[\"'])?+){user}", re.ASCII)
 
 

@@ -172,6 +172,18 @@ def test_a_destination_is_reached_without_a_byte_sent(spanfold: Spanfold, listen
     assert received == [b""]
 
 
+def test_http_to_the_port_of_grpc_is_told(spanfold: Spanfold) -> None:
+    with socket.create_server(("127.43.17.1", 4317)):  # an address that nobody else listens on
+        http = spanfold("doctor", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.43.17.1:4317")
+        grpc = spanfold(
+            "doctor", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.43.17.1:4317", OTEL_EXPORTER_OTLP_PROTOCOL="grpc"
+        )
+
+    assert "OTEL_EXPORTER_OTLP_PROTOCOL=grpc" in http.out
+    assert "reachable, port 4317" in grpc.out
+    assert "OTEL_EXPORTER_OTLP_PROTOCOL" not in grpc.out
+
+
 def test_a_destination_that_is_down_is_a_problem(spanfold: Spanfold) -> None:
     port = free_port()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from spanfold.deliver import Destination, destinations
+from spanfold.deliver import GRPC_PORT, Destination, destinations
 from spanfold.errors import SettingsError
 from spanfold.settings import Settings
 
@@ -82,7 +82,7 @@ _NAMED_BY: Final = {
 def _connect(destination: Destination, timeout_s: float) -> Reach:
     """Open a TCP connection and close it; not a byte is sent."""
     parts = urlsplit(destination.url)
-    port = parts.port or (4317 if destination.protocol == "grpc" else 443 if parts.scheme == "https" else 80)
+    port = parts.port or (GRPC_PORT if destination.protocol == "grpc" else 443 if parts.scheme == "https" else 80)
     outcome: list[str | float] = []
 
     def attempt() -> None:
@@ -100,6 +100,9 @@ def _connect(destination: Destination, timeout_s: float) -> Reach:
     thread.join(timeout_s + 0.5)
     found = outcome[0] if outcome else f"no answer in {timeout_s:g} s"
     if isinstance(found, float):
-        return Reach(destination.label, "reachable", f"reachable, port {port} in {found:g} ms", found)
+        told = f"reachable, port {port} in {found:g} ms"
+        if port == GRPC_PORT and destination.protocol != "grpc":
+            told += "; it is usually that of gRPC: OTEL_EXPORTER_OTLP_PROTOCOL=grpc, or 4318 for HTTP"
+        return Reach(destination.label, "reachable", told, found)
     waits = "What is recorded meanwhile waits in the journal."
     return Reach(destination.label, "unreachable", f"unreachable, port {port}: {found}. {waits}")

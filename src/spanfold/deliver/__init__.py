@@ -6,7 +6,7 @@ waits, is sent again after a restart by `deliver_run` or by the next process
 """
 
 from spanfold.deliver._acks import Backlog, backlogs, refusals
-from spanfold.deliver._destination import Destination, destinations
+from spanfold.deliver._destination import GRPC_PORT, Destination, destinations
 from spanfold.deliver._earlier import EarlierRuns
 from spanfold.deliver._encode import otlp_json
 from spanfold.deliver._past import Delivery, deliver_run
@@ -14,6 +14,7 @@ from spanfold.deliver._preview import Waiting, waiting_records
 from spanfold.deliver._shipper import Shipper
 
 __all__ = [
+    "GRPC_PORT",
     "Backlog",
     "Delivery",
     "Destination",

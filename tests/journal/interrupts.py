@@ -3,12 +3,16 @@
 import dis
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 # The evaluation loop looks for signals when a function begins, when a loop goes back and after a call of something that
 # is not written in Python, and nowhere else.
 _LOOKS_BEHIND = ("RESUME", "CALL", "INSTRUMENTED_CALL", "JUMP_BACKWARD")
+
+
+Called = Callable[[FrameType], bool]
+Comes = Callable[[FrameType, int], bool]
 
 
 class Interrupt(BaseException):
@@ -27,29 +31,45 @@ def interrupted(call: Callable[[], object], *places: int, action: Callable[[], N
     met = 0
     last: dict[FrameType, str] = {}
 
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal met
-        if event == "call" and frame.f_back is not None:
+    def called(frame: FrameType) -> bool:
+        """Take note of a function that begins; tell whether its instructions are looked at."""
+        if frame.f_back is not None:
             last.pop(frame.f_back, None)
         # What a finalizer raises ends there.
-        if not frame.f_globals.get("__name__", "").startswith("spanfold.") or frame.f_code.co_name == "__del__":
-            return None
-        if not frame.f_trace_opcodes:
+        return frame.f_globals.get("__name__", "").startswith("spanfold.") and frame.f_code.co_name != "__del__"
+
+    def comes(frame: FrameType, offset: int) -> bool:
+        """Take note of the next instruction of a frame; tell whether the signal handler runs before it."""
+        nonlocal met
+        before, last[frame] = last.get(frame, ""), dis.opname[frame.f_code.co_code[offset]]
+        if not before.startswith(_LOOKS_BEHIND) or _is_finalizing(frame):
+            return False
+        met += 1
+        return met in places
+
+    if sys.version_info >= (3, 12):
+        _monitored(call, called, comes, action)
+    else:
+        _traced(call, called, comes, action)
+    return met
+
+
+def _raise() -> None:
+    raise Interrupt
+
+
+def _traced(call: Callable[[], object], called: Called, comes: Comes, action: Callable[[], None] | None) -> None:
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "call":
+            if not called(frame):
+                return None
             frame.f_trace_opcodes = True
-            if sys.version_info[:2] == (3, 12):  # which looks at that only when tracing is set
+        if event == "opcode" and comes(frame, frame.f_lasti):
+            sys.settrace(None)
+            try:
+                (action or _raise)()
+            finally:
                 sys.settrace(trace)
-        if event == "opcode":
-            before, last[frame] = last.get(frame, ""), dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if before.startswith(_LOOKS_BEHIND) and not _is_finalizing(frame):
-                met += 1
-                if met in places:
-                    if action is None:
-                        raise Interrupt
-                    sys.settrace(None)
-                    try:
-                        action()
-                    finally:
-                        sys.settrace(trace)
         return trace
 
     before = sys.gettrace()
@@ -58,7 +78,32 @@ def interrupted(call: Callable[[], object], *places: int, action: Callable[[], N
         call()
     finally:
         sys.settrace(before)
-    return met
+
+
+def _monitored(call: Callable[[], object], called: Called, comes: Comes, action: Callable[[], None] | None) -> None:
+    # From Python 3.12 on a function that runs already is not traced by its instructions.
+    monitoring: Any = vars(sys)["monitoring"]
+    events, tool = monitoring.events, monitoring.PROFILER_ID
+    looked_at: dict[FrameType, bool] = {}
+
+    def began(code: CodeType, offset: int) -> None:
+        frame = sys._getframe(1)
+        looked_at[frame] = called(frame)
+
+    def instruction(code: CodeType, offset: int) -> None:
+        frame = sys._getframe(1)
+        if looked_at.get(frame) and comes(frame, offset):
+            (action or _raise)()
+
+    monitoring.use_tool_id(tool, "interrupts")
+    try:
+        for event, callback in ((events.PY_START, began), (events.PY_RESUME, began), (events.INSTRUCTION, instruction)):
+            monitoring.register_callback(tool, event, callback)
+        monitoring.set_events(tool, events.PY_START | events.PY_RESUME | events.INSTRUCTION)
+        call()
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.free_tool_id(tool)
 
 
 def _is_finalizing(frame: FrameType | None) -> bool:

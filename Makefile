@@ -54,10 +54,12 @@ demo: $(RUNS) ## run the bundled diagnose loop on real data and say where to loo
 test: $(RUNS) ## run the whole suite
 	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=thorough $(PYTEST_ARGS)
 
+# Matplotlib and scikit-learn of that time call what later versions of two of their own dependencies warn of.
 oldest: $(UV) ## run the whole suite with the oldest dependencies that pyproject.toml allows
 	$(UV) venv --quiet --clear --python $(PYTHON) $(CACHE)/oldest
+	printf 'pyparsing<3.3\nscipy<1.15\n' >$(CACHE)/as-old.txt
 	$(UV) pip compile --quiet --resolution lowest-direct --python $(CACHE)/oldest --all-extras --group test --group check \
-		--output-file $(CACHE)/oldest.txt pyproject.toml
+		--constraints $(CACHE)/as-old.txt --output-file $(CACHE)/oldest.txt pyproject.toml
 	$(UV) pip install --quiet --python $(CACHE)/oldest -r $(CACHE)/oldest.txt pip editables
 	$(UV) pip install --quiet --python $(CACHE)/oldest --no-deps --no-build-isolation -e .
 	$(CACHE)/oldest/bin/python -m pytest -n $(JOBS) $(PYTEST_ARGS)

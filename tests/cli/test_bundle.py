@@ -1,6 +1,7 @@
 """`bundle export` and `bundle verify`: one file to keep, and whether it is still what it was."""
 
 import errno
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,8 +12,13 @@ from spanfold.cli._commands import parse
 from spanfold.cli._exits import Exit
 from spanfold.cli._wording import sentence
 from tests.cli.conftest import Spanfold
+from tests.cli.test_streams import on_terminal
 
 pytestmark = pytest.mark.slow
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_a_run_is_packed_beside_its_directory_and_verifies_anywhere(
@@ -21,7 +27,8 @@ def test_a_run_is_packed_beside_its_directory_and_verifies_anywhere(
     exported = spanfold("bundle", "export", "ok")
 
     assert exported.code == Exit.DONE
-    assert exported.lines == ["runs/ok.spanfold.tar.zst"]
+    assert exported.lines == [f"{sha256(runs / 'ok.spanfold.tar.zst')}  runs/ok.spanfold.tar.zst"]
+    assert "sha256" not in exported.err
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.move(runs / "ok.spanfold.tar.zst", elsewhere)
@@ -42,7 +49,8 @@ def test_a_name_that_ends_in_a_slash_is_a_folder(spanfold: Spanfold, runs: Path,
     )
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
-    assert spanfold("bundle", "export", "ok", "--output", "out/").lines == ["out/ok.spanfold.tar.zst"]
+    spanfold("bundle", "export", "ok", "--output", "out/")
+    assert (tmp_path / "out" / "ok.spanfold.tar.zst").is_file()
     (tmp_path / "file").touch()
     assert "found a file" in spanfold("bundle", "export", "ok", "--output", "file/").err
 
@@ -60,6 +68,30 @@ def test_a_bundle_where_a_run_is_expected_is_told_by_what_to_do(spanfold: Spanfo
 def test_the_status_of_an_exported_run_is_told_in_a_sentence(spanfold: Spanfold, runs: Path) -> None:
     assert " of a failed run (" in spanfold("bundle", "export", "fail").err
     assert " of an interrupted run (" in spanfold("bundle", "export", "kill", "--allow-open").err
+
+
+def test_the_answer_is_whole_on_a_narrow_terminal(runs: Path, tmp_path: Path) -> None:
+    _, sent = on_terminal("bundle", "export", "ok", cwd=tmp_path, columns=40)
+
+    assert sent.splitlines() == [f"{sha256(runs / 'ok.spanfold.tar.zst')}  runs/ok.spanfold.tar.zst"]
+
+
+def test_our_own_bookkeeping_is_nothing_to_warn_of(spanfold: Spanfold, runs: Path) -> None:
+    spanfold("run", "deliver", "ok", "--timeout", "1", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
+    journal = runs / "ok" / "journal"
+    (journal / ".fold").mkdir()
+    (journal / ".recover.lock").touch()
+    (runs / "ok" / ".run.json.4711.0123abcd.tmp").touch()
+    (runs / "ok" / ".mine").touch()
+
+    exported = spanfold("bundle", "export", "ok")
+    verified = spanfold("bundle", "verify", "runs/ok.spanfold.tar.zst")
+
+    assert [line for line in exported.err.splitlines() if "left out" in line] == ["! left out: .mine: hidden"]
+    assert [line.split() for line in verified.lines if "left out" in line] == [["left", "out", ".mine:", "hidden"]]
+    assert spanfold("bundle", "export", "ok", "--json").document["left_out"] == dict.fromkeys(
+        [".mine", ".run.json.4711.0123abcd.tmp", "journal/.deliver", "journal/.fold", "journal/.recover.lock"], "hidden"
+    )
 
 
 def test_the_same_run_gives_the_same_bytes(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:

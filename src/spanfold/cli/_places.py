@@ -5,12 +5,17 @@ from pathlib import Path
 from typing import Final
 
 from spanfold.cli._exits import NotFound
+from spanfold.fs import is_temporary
 from spanfold.settings import resolve
 
 LATEST: Final = "latest"
 BUNDLE_SUFFIX: Final = ".tar.zst"
 """How the name of a bundle ends."""
+_SCRATCH: Final = ".spanfold-"
+"""How the names of files begin that are renamed when they are whole."""
 _VARIABLE: Final = "SPANFOLD_RUN_DIR"
+_OURS: Final = frozenset({".fold", ".deliver", ".recover.lock"})
+"""What else we keep beside the records: how far documents and deliveries have come. Not `.spanfold`, which holds records."""
 
 
 def run_folder() -> Path:
@@ -86,3 +91,8 @@ def is_writable(folder: Path) -> bool:
     """Whether a folder can be written to, or made."""
     there = nearest(folder)
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file or folder of this name is our own bookkeeping: nothing that was recorded, and nothing of the user."""
+    return name in _OURS or name.startswith(_SCRATCH) or is_temporary(name)

@@ -6,15 +6,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from spanfold.cli._places import find_run, near
+from spanfold.cli._places import find_run, is_ours, near
 from spanfold.errors import JournalMissing, LockedError, SpanfoldError
 from spanfold.fs import is_temporary
 
 _OPTIONS: Final = {"(allow_open)": "(--allow-open)", "(assume_dead)": "(--assume-dead)"}
-_SCRATCH: Final = ".spanfold-"
-"""How the names of files begin that are renamed when they are whole."""
-_HIDDEN: Final = frozenset({".fold", ".deliver", ".recover.lock"})
-"""What else we keep in a run that nobody has named."""
 
 
 def sentence(error: SpanfoldError | OSError, arguments: argparse.Namespace | None) -> str:
@@ -116,12 +112,12 @@ def _of_system(error: OSError, arguments: argparse.Namespace | None) -> str:
 
 def _place(path: Path, arguments: argparse.Namespace | None) -> Path:
     """Return what a user knows of a path: the folder around files of ours that are hidden."""
-    if str(path).startswith(_SCRATCH) or is_temporary(str(path)):
+    if is_ours(str(path)):
         return _target(arguments) or path
     if is_temporary(path.name):
         path = path.parent
     for number, part in enumerate(path.parts):
-        if number and (part.startswith(_SCRATCH) or part in _HIDDEN):
+        if number and is_ours(part):
             path = Path(*path.parts[:number])
             return near(path.parent if path.name == "journal" else path)
     return near(path)

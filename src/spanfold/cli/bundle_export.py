@@ -3,14 +3,15 @@
 import argparse
 import os
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from spanfold.bundle import Exported, export
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound
-from spanfold.cli._places import find_run, near
-from spanfold.cli._text import count, size
+from spanfold.cli._places import find_run, is_ours, near
+from spanfold.cli._text import count, shown, size
 
 SCHEMA: Final = "spanfold.bundle_export/1"
 
@@ -29,21 +30,26 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         console.document(SCHEMA, as_dict(exported))
     else:
-        console.text(str(near(exported.path)))
+        # As sha256sum prints it and takes it, so never cut to a terminal.
+        console.line(f"{exported.sha256}  {shown(near(exported.path))}")
     kinds = Counter(entry.kind for entry in exported.entries)
     told = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
     console.say(
         f"{count(len(exported.entries), 'file')} of {_a_run(exported.status)} ({told}) in {size(exported.size_bytes)}."
     )
-    console.say(f"sha256 {exported.sha256}")
     if exported.refolded:
         console.say(f"Made again from the journal, because they differed from it: {', '.join(exported.refolded)}.")
-    for path, reason in exported.left_out.items():
+    for path, reason in left_out(exported.left_out):
         console.say(f"! left out: {path}: {reason}")
     if exported.damage:
         console.say(f"! The journal is damaged, and the bundle and its manifest say so: {exported.damage}.")
     console.say(f"`spanfold bundle verify {near(exported.path)}` checks it, anywhere.")
     return Exit.DONE
+
+
+def left_out(found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield path and reason of what somebody may miss in a bundle: not of our own bookkeeping, which is no part of a run."""
+    return ((path, reason) for path, reason in found.items() if not is_ours(path.rpartition("/")[2]))
 
 
 def _a_run(status: str) -> str:

@@ -18,6 +18,7 @@ from opentelemetry import trace
 import spanfold
 from spanfold.instrument import SpanfoldTracerProvider
 from tests.instrument.reading import Lost, events, program, span, spans
+from tests.journal import raw
 
 OURS = str(Path(spanfold.__file__).parent)
 
@@ -458,3 +459,42 @@ def test_values_that_raise_when_shown_cost_nothing_but_their_text(where: Path, l
     assert result is odd
     assert lost() == {}
     assert f"{__name__}" in str(span(where, "f").attributes["spanfold.input"])
+
+
+def test_what_it_costs_to_tell_of_an_exception_is_not_in_the_time_of_its_span(tmp_path: Path) -> None:
+    """The clock is read once, when the exception leaves: its event is at the end of the span."""
+
+    @spanfold.traced
+    def fails() -> NoReturn:
+        raise ValueError
+
+    @spanfold.traced
+    async def fails_later() -> NoReturn:
+        raise ValueError
+
+    @spanfold.traced
+    def yields() -> Iterator[int]:
+        yield 1
+        raise ValueError
+
+    def block() -> None:
+        with spanfold.timed("block"):
+            raise ValueError
+
+    def opentelemetry_block() -> None:
+        with SpanfoldTracerProvider().get_tracer("t").start_as_current_span("opentelemetry"):
+            raise ValueError
+
+    ways: list[Callable[[], object]] = [
+        *(fails, lambda: asyncio.run(fails_later()), lambda: list(yields())),
+        *(block, opentelemetry_block),
+    ]
+    with spanfold.run("r", dir=tmp_path / "run"):
+        for way in ways:
+            with pytest.raises(ValueError):
+                way()
+
+    ended = {span["spanId"]: span for span in raw.spans(tmp_path / "run")}
+    told = raw.events(tmp_path / "run", "exception")
+    assert len(told) == len(ways)
+    assert [event["timeUnixNano"] for event in told] == [ended[event["spanId"]]["endTimeUnixNano"] for event in told]

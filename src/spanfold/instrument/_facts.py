@@ -166,7 +166,7 @@ class Facts(OwnTime, OfThisProcess, trace.Span):
             return
         name = as_text(name)
         if type(time_ns) is not int:
-            time_ns = self.start_ns + _perf() - self._mono
+            time_ns = self.clock()
         journal = self.run.journal
         body, is_clean = journal.encoder.event(
             trace_id=self._trace,
@@ -249,13 +249,20 @@ class Facts(OwnTime, OfThisProcess, trace.Span):
             found = {**exception_event(exception), **stored}
             self._write_event(names.EVENT_EXCEPTION, found, notes, time_ns=timestamp, severity=17)
 
-    def failed(self, error: BaseException, *, is_told: bool = True, is_failure: bool = True) -> None:
+    def clock(self) -> int:
+        """Return what time it is by this span: its start plus the monotonic time since, in nanoseconds."""
+        return self.start_ns + _perf() - self._mono
+
+    def failed(
+        self, error: BaseException, *, time_ns: int | None = None, is_told: bool = True, is_failure: bool = True
+    ) -> None:
         """Take over an exception that leaves the span: outcome, status, `error.type`, and one event.
 
         However many spans it leaves, it has one event, of the innermost.
 
         Args:
             error: The exception; only read.
+            time_ns: When it left; by default now.
             is_told: Whether it may have an event.
             is_failure: Whether it decides about the status.
         """
@@ -275,7 +282,7 @@ class Facts(OwnTime, OfThisProcess, trace.Span):
                 return
             found = trail(error)
             if is_told and (self._seen_error is None or not is_same(self._seen_error, found)):
-                self.record_exception(error)
+                self.record_exception(error, timestamp=time_ns)
             # The same exception usually goes on through the enclosing spans: they need not tell it again.
             if self.parent is not None:
                 self.parent._seen_error = found  # pyright: ignore[reportPrivateUsage]  # the same, or its stand-in

@@ -114,10 +114,11 @@ class _Iteration:
 
     def end(self, result: Any = None, error: BaseException | None = None) -> None:
         """End the span with what became of the iteration."""
+        span = self.span
+        time_ns = span.clock()
         with losing_only("generator spans"):
-            span = self.span
             if error is not None:
-                span.failed(error)
+                span.failed(error, time_ns=time_ns)
             if self.closing and (error is None or isinstance(error, GeneratorExit)):
                 # Dead while the collector finalises the generator, alive when somebody called `close()`.
                 abandoned = self.own is not None and self.own() is None
@@ -131,7 +132,7 @@ class _Iteration:
                     key = names.GENAI_TOOL_RESULT if span.kind == "tool" else names.OUTPUT
                     span.captured(key, kept, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT, max_chars=CAPTURE_CHARS)
         with losing_only("generator spans"):
-            self.span.end()
+            span.end(time_ns)
 
 
 def _iteration(call: Started, span: RecordedSpan, kind: type, of: str, frame: types.FrameType) -> _Iteration | None:

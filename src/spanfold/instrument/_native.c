@@ -28,7 +28,7 @@ static long generation;         /* how often this process was forked */
 #define NAMES(X) \
     X(journal) X(encoder) X(memo) X(open_spans) X(is_watched) X(is_mirrored) X(recorded) X(trace_hex) X(kind) X(name) \
     X(depth) X(lock) X(acquire) X(release) X(fragment) X(join) X(started) X(own_span) X(passes) X(event) X(span) X(leave) \
-    X(failed) X(_id) X(_places_of) X(_finish) X(_end_failed) X(_child_started) X(_child_ended) X(_fold_periods) \
+    X(ended_by) X(_id) X(_places_of) X(_finish) X(_end_failed) X(_child_started) X(_child_ended) X(_fold_periods) \
     X(_self_ns) X(_show_end) X(_set_cycle) X(_store) X(end_time)
 
 #define DECLARE(name) static PyObject *s_##name;
@@ -1108,10 +1108,12 @@ Span_end(Span *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 static PyObject *
 Span_exit(Span *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs > 1 && args[1] != Py_None && done(PyObject_CallMethodOneArg((PyObject *)self, s_failed, args[1])) < 0) {
-        return NULL;
+    if (nargs > 1 && args[1] != Py_None) {
+        if (done(PyObject_CallMethodOneArg((PyObject *)self, s_ended_by, args[1])) < 0) {
+            return NULL;
+        }
     }
-    if (end(self, Py_None) < 0) {
+    else if (end(self, Py_None) < 0) {
         return NULL;
     }
     /* It was ended in another thread or task. */

@@ -102,7 +102,16 @@ class NoopSpan(NonRecordingSpan):
         """Do nothing."""
         return self
 
-    def failed(self, error: BaseException, *, is_told: bool = True, is_failure: bool = True) -> None:
+    def clock(self) -> int:
+        """Return the time of a span that has none."""
+        return 0
+
+    def failed(
+        self, error: BaseException, *, time_ns: int | None = None, is_told: bool = True, is_failure: bool = True
+    ) -> None:
+        """Do nothing."""
+
+    def ended_by(self, error: BaseException, *, is_told: bool = True, is_failure: bool = True) -> None:
         """Do nothing."""
 
     def announce(self) -> None:

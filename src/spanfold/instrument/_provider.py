@@ -152,11 +152,13 @@ class CurrentSpan:
             if get_context() is self._inside and self._outside is not None:
                 set_context(self._outside)
             return
-        if error is not None:
-            span.failed(error, is_told=self._tells, is_failure=self._fails)
-        if self._ends:
+        if error is not None and self._ends:
+            span.ended_by(error, is_told=self._tells, is_failure=self._fails)
+        elif self._ends:
             span.end()
         else:
+            if error is not None:
+                span.failed(error, is_told=self._tells, is_failure=self._fails)
             with losing_only("the current span"):
                 span.leave()
 

@@ -324,8 +324,9 @@ class PythonSpan(Facts):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None:
-            self.failed(error)
-        self.end()
+            self.ended_by(error)
+        else:
+            self.end()
         if self._entered:  # it was ended in another thread or task
             self.leave()
 
@@ -336,6 +337,12 @@ class PythonSpan(Facts):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, traceback)
+
+    def ended_by(self, error: BaseException, *, is_told: bool = True, is_failure: bool = True) -> None:
+        """End the span by an exception that leaves it; see `failed`. What it costs to tell of it is not part of the span."""
+        time_ns = self.clock()
+        self.failed(error, time_ns=time_ns, is_told=is_told, is_failure=is_failure)
+        self.end(time_ns)
 
     def end(self, end_time: int | None = None) -> None:
         """End the span. When this returns its record is in the operating system; later calls do nothing.

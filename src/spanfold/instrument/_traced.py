@@ -289,11 +289,14 @@ class Call:
         return False
 
     def finish(self, span: RecordedSpan, result: Any) -> None:
-        """Record the result and end the span."""
-        if self.wants_output and result is not None:
-            key = names.GENAI_TOOL_RESULT if span.kind == "tool" else names.OUTPUT
-            span.captured(key, result, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT, max_chars=CAPTURE_CHARS)
-        span.end()
+        """Record the result and end the span. What it costs to record it is not part of the span."""
+        if not self.wants_output or result is None:
+            span.end()
+            return
+        time_ns = span.clock()
+        key = names.GENAI_TOOL_RESULT if span.kind == "tool" else names.OUTPUT
+        span.captured(key, result, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT, max_chars=CAPTURE_CHARS)
+        span.end(time_ns)
 
 
 def _leads_to(part: Any, wrapper: Any) -> bool:
@@ -344,8 +347,7 @@ def _function(func: Any, call: Call) -> Any:
             result = func(*args, **kwargs)
         except BaseException as error:
             try:
-                span.failed(error)
-                span.end()
+                span.ended_by(error)
             except Exception:  # near the recursion limit even a guarded call can fail
                 losses["failed calls"] += 1
             raise
@@ -365,8 +367,7 @@ def _coroutine(func: Any, call: Call) -> Any:
             result = await func(*args, **kwargs)
         except BaseException as error:
             try:
-                span.failed(error)
-                span.end()
+                span.ended_by(error)
             except Exception:  # near the recursion limit even a guarded call can fail
                 losses["failed calls"] += 1
             raise

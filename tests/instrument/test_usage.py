@@ -13,6 +13,7 @@ import pytest
 
 import spanfold
 from spanfold import names
+from spanfold.fold import fold_run
 from spanfold.instrument import losses
 from tests.instrument.reading import Lost, events, span
 
@@ -155,10 +156,50 @@ def test_a_text_is_the_label_of_a_score(where: Path, value: Any, label: str) -> 
     assert names.SCORE_VALUE not in told.attributes
 
 
+class Odd(float):
+    def __float__(self) -> float:
+        raise AssertionError("code of the value")
+
+    __repr__ = __str__ = __add__ = __float__  # type: ignore[assignment]
+
+
+@pytest.mark.case("C-024")
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (math.nan, "NaN"),
+        (math.inf, "Infinity"),
+        (-math.inf, "-Infinity"),
+        (np.float64("nan"), "NaN"),
+        (np.float32("-inf"), "-Infinity"),
+        (decimal.Decimal("NaN"), "NaN"),
+        (decimal.Decimal("Infinity"), "Infinity"),
+    ],
+)
+def test_a_score_that_is_not_finite_is_a_label(where: Path, value: Any, label: str) -> None:
+    with spanfold.run("r", dir=where), spanfold.stage("M1"):
+        spanfold.score("loss", value)
+
+    (told,) = events(where, names.EVENT_SCORE)
+    assert told.attributes[names.SCORE_LABEL] == label
+    assert names.SCORE_VALUE not in told.attributes
+    fold_run(where)
+    (shown,) = json.loads((where / "M1" / "log.json").read_text(), parse_constant=pytest.fail)["score"]
+    assert (shown["name"], shown["label"]) == ("loss", label)
+
+
+def test_no_code_of_a_score_that_is_not_finite_runs(where: Path) -> None:
+    with spanfold.run("r", dir=where):
+        spanfold.score("loss", Odd("nan"))
+
+    (told,) = events(where, names.EVENT_SCORE)
+    assert told.attributes[names.SCORE_LABEL] == "NaN"
+
+
 @pytest.mark.case("C-024")
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, -math.inf, None, [1], {}, object(), b"x", 1j, np.float64("nan"), np.array([1.0]), decimal.Decimal("NaN"), 10**400],
+    [None, [1], [math.nan], {}, object(), b"x", 1j, np.array([1.0]), np.array([math.nan]), 10**400],
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
 def test_what_is_no_score_is_refused_and_counted(where: Path, lost: Lost, value: Any) -> None:

@@ -386,7 +386,10 @@ FORMS: list[tuple[Any, Any]] = [
     (numpy.array([True, False]), [True, False]),
     (numpy.zeros((1000, 3)), {"$array": {"shape": [1000, 3], "dtype": "<f8"}}),
     (numpy.array([object()], dtype=object), {"$array": {"shape": [1], "dtype": "|O"}}),
-    (pandas.DataFrame({"a": [1, 2]}), {"$array": {"type": "pandas.DataFrame", "shape": [2, 1], "dtype": ""}}),
+    (
+        pandas.DataFrame({"a": [1, 2]}),
+        {"$array": {"type": f"{pandas.DataFrame.__module__}.DataFrame", "shape": [2, 1], "dtype": ""}},
+    ),
     (ValueError("secret"), "<ValueError>"),
     (int, "<type int>"),
     (json.dumps, "<function dumps>"),

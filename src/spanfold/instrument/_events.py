@@ -12,7 +12,7 @@ from spanfold.instrument._current import Near, current_parent
 from spanfold.instrument._guard import losing_only, lost
 from spanfold.instrument._span import RecordedSpan
 from spanfold.instrument._state import state
-from spanfold.instrument._stored import as_number, as_text
+from spanfold.instrument._stored import as_not_finite, as_number, as_text
 from spanfold.journal import AttributeValue, field_key, store, to_tree
 from spanfold.routing import place
 
@@ -26,7 +26,7 @@ def score(name: str, value: float | bool | str, *, comment: str | None = None, *
 
     Args:
         name: What is scored.
-        value: A number or boolean; a text is a label. NaN and infinities are refused and counted.
+        value: A number or boolean; a text is a label, and so are `NaN`, `Infinity` and `-Infinity`, since no JSON number is.
         comment: Why.
         fields: Further facts.
     """
@@ -40,6 +40,8 @@ def score(name: str, value: float | bool | str, *, comment: str | None = None, *
             attributes[names.SCORE_VALUE] = number if -_INT64 <= number < _INT64 else float(number)
         elif issubclass(type(value), (str, enum.Enum)):
             attributes[names.SCORE_LABEL] = as_text(value)
+        elif (label := as_not_finite(value)) is not None:
+            attributes[names.SCORE_LABEL] = label
         else:
             called = as_text(name)[:_LONGEST_NAME]
             lost(

@@ -47,12 +47,28 @@ def stored_attributes(attributes: Mapping[str, Any] | None) -> tuple[dict[str, A
 
 def as_number(value: Any) -> int | float | bool | None:
     """Return a number in Python's own type, also of numpy and of `decimal`; None for what is none, NaN included."""
-    stored, _ = store(value)
+    number = _python_number(value)
+    return None if type(number) is float and not math.isfinite(number) else number
+
+
+def as_not_finite(value: Any) -> str | None:
+    """Return `NaN`, `Infinity` or `-Infinity` for a number that is that; None for anything else."""
+    number = _python_number(value)
+    if type(number) is not float or math.isfinite(number):
+        return None
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _python_number(value: Any) -> int | float | bool | None:
+    stored, note = store(value)
+    if note == "nonfinite" and stored == "null":
+        # Of other types it is numpy's own.
+        return float.__float__(value) if issubclass(type(value), float) else float(value)
     if type(stored) is JsonText:
         stored = load(str.__str__(stored))
         if type(stored) is str and type(value) in (decimal.Decimal, fractions.Fraction):
             stored = float(value)
-    if type(stored) is float:
-        return stored if math.isfinite(stored) else None
+    if type(stored) is float or type(stored) is bool:
+        return stored
     # Beyond what a float holds it is no measurement, and nobody reads it back.
-    return stored if type(stored) is bool or (type(stored) is int and stored.bit_length() <= 1_023) else None
+    return stored if type(stored) is int and stored.bit_length() <= 1_023 else None

@@ -6,8 +6,8 @@
 
 `make setup` makes that `.venv`, with what the benchmarks compare spanfold with.
 `delivery` needs the collector of `make services`. Each is also a module of its own: bench.overhead, bench.journal,
-bench.growth, bench.delivery, bench.diagnose, bench.bench_redact. `diagnose` takes some minutes, nearly all of them
-for the logger ours is compared with.
+bench.growth, bench.sparse, bench.delivery, bench.diagnose, bench.bench_redact. `diagnose` takes some minutes, nearly
+all of them for the logger ours is compared with.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import json
 import sys
 
 try:
-    from bench import delivery, diagnose, growth, journal, overhead
+    from bench import delivery, diagnose, growth, journal, overhead, sparse
 except ModuleNotFoundError as error:
     sys.exit(
         f"bench: expected the packages of .venv, found no module {error.name} in {sys.executable}. "
@@ -26,6 +26,7 @@ BENCHMARKS = {
     "overhead": overhead.measure,
     "journal": journal.measure,
     "growth": growth.measure,
+    "sparse": sparse.measure,
     "delivery": delivery.measure,
     "diagnose": diagnose.measure,
 }
@@ -33,6 +34,7 @@ RENDER = {
     "overhead": overhead.render,
     "journal": journal.render,
     "growth": growth.render,
+    "sparse": sparse.render,
     "delivery": delivery.render,
     "diagnose": diagnose.render,
 }

@@ -1,8 +1,11 @@
-"""The benchmarks, started by somebody who has not set them up."""
+"""The benchmarks: without their packages, and a short one with them."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 CLONE = Path(__file__).parents[2]
 
@@ -21,3 +24,19 @@ def test_benchmarks_without_their_packages_say_in_one_line_what_to_install():
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert "make setup" in result.stderr
     assert ".venv/bin/python -m bench" in result.stderr
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_a_sparse_loop_measures_each_call_beside_the_sdk():
+    result = subprocess.run(
+        [sys.executable, "-m", "bench", "sparse", "--quick", "--json"],
+        cwd=CLONE,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    medians = json.loads(result.stdout)["sparse"]["median_us"]
+    assert [name.split(":")[0].split()[0] for name in medians] == ["SDK", "SDK", *["timed"] * 4, "stage"]
+    assert all(median > 0 for median in medians.values())

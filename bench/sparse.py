@@ -109,12 +109,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
 
 def render(result: dict[str, Any]) -> str:
     """Return the table."""
-    lines = [f"{name:28}{median:9.0f}" for name, median in result["median_us"].items()]
-    return "\n".join(
-        [
-            f"one block every {result['pause_s'] * 1000:.0f} ms, wall microseconds, "
-            + f"medians of {result['rounds']} interleaved rounds of {result['blocks_per_round']} blocks",
-            *lines,
-            "",
-        ]
-    )
+    size = f"medians of {result['rounds']} interleaved rounds of {result['blocks_per_round']} blocks"
+    lines = [f"one block every {result['pause_s'] * 1000:.0f} ms, wall microseconds, {size}"]
+    lines += [f"{name:28}{median:9.0f}" for name, median in result["median_us"].items()]
+    return "\n".join([*lines, ""])

@@ -233,6 +233,34 @@ def test_a_journal_that_holds_less_than_the_documents_made_from_it_was_cut(
     assert f"{len(journal.read_bytes().splitlines())} lines in 1 file" in told.out
 
 
+@pytest.mark.parametrize("where", ["behind", "between"])
+def test_nothing_is_said_to_be_gone_when_bytes_were_only_added(spanfold: Spanfold, runs: Path, where: str) -> None:
+    (journal,) = (runs / "ok" / "journal").glob("*.otlp.jsonl")
+    whole = journal.read_bytes()
+    at, added = (len(whole), b"x") if where == "behind" else (whole.index(b"\n") + 1, b"{}\n")
+    journal.write_bytes(whole[:at] + added + whole[at:])
+
+    answer = spanfold("run", "verify", "ok")
+
+    assert answer.code == Exit.CORRUPT
+    assert "all that was sealed, and bytes that were added" in answer.out
+    assert answer.err.startswith("What was recorded is all there, as it was sealed.")
+    assert "gone" not in answer.err
+    assert "1 bytes" not in answer.out
+
+
+def test_a_seal_that_was_never_written_is_no_loss_and_recover_writes_it(spanfold: Spanfold, runs: Path) -> None:
+    cut(runs / "ok", 1)
+    (runs / "ok" / "run.json").unlink()  # which tells whether there was one
+
+    answer = spanfold("run", "verify", "ok")
+
+    assert answer.code == Exit.CORRUPT
+    assert answer.err.startswith("No recorded byte is changed or gone")
+    assert spanfold("run", "recover", "ok").code == Exit.DONE
+    assert spanfold("run", "verify", "ok").code == Exit.DONE
+
+
 def test_deleting_a_line_is_seen_in_the_number_of_lines(spanfold: Spanfold, runs: Path) -> None:
     (journal,) = (runs / "ok" / "journal").glob("*.otlp.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)

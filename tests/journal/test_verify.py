@@ -228,6 +228,34 @@ def test_lines_written_after_the_seal_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_journal_that_was_only_added_to_is_told_from_one_that_lost_something(tmp_path: Path) -> None:
+    files = small_run(tmp_path)
+    strange = line(span("00000000000000ff", name="never happened"))[:-1]
+    for file in files:
+        whole = lines_of(file)
+        for index in range(1, len(whole) + 1):
+            added = [*whole[:index], strange, *whole[index:]]
+            rewrite(file, added)
+            assert verify_journal(tmp_path).only_added, (file.path.name, index)
+            for lost in range(len(added)):
+                rewrite(file, [*added[:lost], *added[lost + 1 :]])
+                assert not verify_journal(tmp_path).only_added, (file.path.name, index, lost)
+                rewrite(file, [*added[:lost], added[lost].replace(b'"', b"'", 1), *added[lost + 1 :]])
+                assert verify_journal(tmp_path).only_added == (added[lost] is strange), (file.path.name, index, lost)
+        rewrite(file, whole)
+    assert not verify_journal(tmp_path).only_added
+
+
+def test_a_lost_first_line_is_damage_though_a_line_without_a_chain_stands_behind_the_others(tmp_path: Path) -> None:
+    for file in small_run(tmp_path):
+        whole = lines_of(file)
+        rewrite(file, [*whole[1:], b"{}"])
+        damage = verify_journal(tmp_path).damage
+        assert damage is not None
+        assert damage.path == file.path
+        rewrite(file, whole)
+
+
 @pytest.mark.contract("EP-020")
 def test_a_file_cut_at_any_line_is_truncated_from_there(tmp_path: Path) -> None:
     _, child = small_run(tmp_path)

@@ -37,6 +37,7 @@ def _print(verdict: RunVerdict, console: Console) -> None:
     console.line(f"{console.paint(shown(verdict.run_dir), 'bold')}  {state}")
     journal = verdict.journal
     told = {"intact": "chain and seal hold", "open": "chain holds, not sealed", "broken": "changed"}[journal.state]
+    told = "all that was sealed, and bytes that were added" if journal.only_added else told
     rows: list[Row] = [("journal", f"{count(journal.n_lines, 'line')} in {count(len(journal.files), 'file')}: {told}")]
     rows.append(("documents", _documents(verdict)))
     if verdict.n_artifacts:
@@ -92,6 +93,16 @@ def _tell(verdict: RunVerdict, console: Console) -> None:
         )
     elif verdict.documents and verdict.journal.ok:
         console.say(f"The journal is intact; `spanfold run fold {verdict.run_dir}` makes the documents again.")
+    elif not verdict.journal.ok and verdict.journal.damage is None:
+        console.say(
+            "No recorded byte is changed or gone: a process died before it sealed the run, or wrote behind the seal. "
+            f"`spanfold run recover {verdict.run_dir}` sets aside what is torn and seals the rest."
+        )
+    elif verdict.journal.only_added:
+        console.say(
+            "What was recorded is all there, as it was sealed. The bytes named above were added, and not by the recorder; without "
+            "them the journal is intact: take them out, or put back a copy of it."
+        )
     elif not verdict.journal.ok:
         console.say(
             "The journal is not as it was recorded, and nothing can bring back what is gone: restore the run from a bundle or "

@@ -130,10 +130,13 @@ class _Judge:
         self._doubted = 0
         """Lines in doubt; `_newest` is the last of them."""
         self._newest = self._good
+        self._is_chained = False
+        """Whether any line has a place in a chain."""
 
     def take(self, link: Link) -> None:
         """Judge the next line."""
         good, newest = self._good, self._newest
+        self._is_chained = self._is_chained or link.seq > 0
         if _follows(link, good):
             if self._doubted:
                 self._report("foreign_bytes", good.end, link.offset, "lines that the chain leaves out")
@@ -150,7 +153,7 @@ class _Judge:
         if not self._doubted:
             return
         good, newest = self._good, self._newest
-        if not good.seq and not newest.seq:
+        if not self._is_chained:
             self._report("foreign_bytes", 0, newest.end, "lines without a chain", is_unfinished=True)
         elif self._is_vouched_for(newest):
             self._bridge(newest)

@@ -47,6 +47,9 @@ class JournalVerdict:
     """Whole lines that are on disk, in all files."""
     going_on: frozenset[str] = frozenset()
     """Files of a later session of the run, behind the newest seal."""
+    only_added: bool = False
+    """Whether all that contradicts the journal are bytes that stand between or behind its lines, and every line that the
+    seal covers is there as it was sealed."""
 
     @property
     def state(self) -> Literal["intact", "open", "broken"]:
@@ -273,7 +276,19 @@ class _Judgement:
             anchor=anchor,
             n_lines=sum(chain.n_lines for chain in self.chains.values()),
             going_on=self.going_on,
+            only_added=self.is_only_added_to(),
         )
+
+    def is_only_added_to(self) -> bool:
+        """Whether there are findings, and none of them is of a byte that a seal vouches for."""
+        errors = [f for f in self.findings if f.severity == "error"]
+        if self.seal is None or not errors or any(f.code != "foreign_bytes" for f in errors):
+            return False
+        lines = {name: self.at_seal.get(name) for name in self.sealed_heads}
+        are_there = all(
+            line is not None and line.sha256 == self.sealed_heads[name].head for name, line in lines.items()
+        )
+        return are_there and all(seal.is_sound for seal in self.marks.seals)
 
     def report(
         self, code: FindingCode, path: Path, begin: int, end: int, detail: str, *, is_unfinished: bool = False
@@ -339,7 +354,7 @@ class _Judgement:
         head = self.sealed_heads.get(name)
         if not self.marks.seals or name in self.going_on:
             if chain.size > chain.last.end:
-                found = f"{chain.size - chain.last.end} bytes without an end of line"
+                found = f"{_bytes(chain.size - chain.last.end)} without an end of line"
                 self.torn.append(Damage(chain.path, chain.last.end, chain.size - chain.last.end, "torn", found))
             self.check_unsealed_end(chain)
             return
@@ -351,7 +366,7 @@ class _Judgement:
         if self.seal.path == chain.path:
             end = self.seal.line.end
         if chain.size > end:
-            detail = f"expected the end of the file where it was sealed, found {chain.size - end} bytes more"
+            detail = f"expected the end of the file where it was sealed, found {_bytes(chain.size - end)} more"
             # A child that outlives the run goes on with its chain; the writer of a seal writes nothing behind it.
             late = self.seal.path != chain.path and not chain.findings
             self.report("foreign_bytes", chain.path, end, chain.size, detail, is_unfinished=late)
@@ -415,6 +430,10 @@ class _Judgement:
             return combined_head(others)
         own = root.line.prev if own_seq == root.line.seq - 1 else _head_at(root.path, own_seq)
         return combined_head({**others, root.path.name: (own_seq, own)})
+
+
+def _bytes(number: int) -> str:
+    return f"{number} byte{'s' * (number != 1)}"
 
 
 def _head_at(path: Path, seq: int) -> str:

@@ -287,10 +287,12 @@ with spanfold.run("busy", dir=sys.argv[1]):
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "001")], stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        for _ in range(3):
-            exported = export(tmp_path / "001", allow_open=True)
-            assert verify(exported.path).findings == ()
-        process.kill()
+        try:
+            for _ in range(3):
+                exported = export(tmp_path / "001", allow_open=True)
+                assert verify(exported.path).findings == ()
+        finally:
+            process.kill()  # else what fails here would wait for it for ever
 
 
 def test_a_run_of_another_machine_that_never_ended_is_refused_unless_asked_for(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def test_a_killed_run_shows_what_was_started_and_is_not_touched(spanfold: Spanfo
     assert [(w["kind"], w["writer"]) for w in run["open"]] == [
         (kind, "dead") for kind in ("run", "stage", "agent", "model_call")
     ]
-    assert all(work["age_seconds"] > 0 for work in run["open"])
+    ages = [work["age_seconds"] for work in run["open"]]
+    assert ages == sorted(ages, reverse=True)
+    assert ages[0] > 0, "the run was open until its last record"
     assert run["stages"][-1] | {"start": "", "depth": 0} == {
         **dict.fromkeys(
             ("ended", "failed", "interrupted", "model_calls", "agents", "tools", "scores", "artifacts", "events"), 0
@@ -223,6 +225,63 @@ def test_a_long_loop_is_printed_in_bounded_space_and_whole_as_json(spanfold: Spa
     assert len(spanfold("run", "show", "long", "--json").document["stages"]) == 200
 
 
+PARTS = """
+import spanfold
+
+with spanfold.run("parts", dir="parts"):
+    for cycle in range(2):
+        with spanfold.stage("M1", cycle=cycle):
+            spanfold.score("accuracy", 0.5 + cycle / 10)
+    with spanfold.stage("M5", cycle=-1):
+        spanfold.artifact("shape", object())
+        spanfold.artifact("data", [1, 2])
+with spanfold.run("one", dir="one"):
+    spanfold.score("accuracy", 0.5)
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", PARTS], cwd=tmp_path, capture_output=True, timeout=120, check=True)
+
+
+def rows(out: str, heading: str) -> list[list[str]]:
+    """Return the cells of a table, its header first."""
+    lines = out.split(f"\n{heading}", 1)[1].split("\n\n")[0].splitlines()[1:]
+    return [re.split("  +", line.strip()) for line in lines]
+
+
+@pytest.mark.usefixtures("parts")
+def test_minus_one_is_no_cycle(spanfold: Spanfold) -> None:
+    assert rows(spanfold("run", "show", "parts").out, "Stages")[-1][:2] == ["M5", "ok"]
+    assert "M5, cycle" not in spanfold("run", "tail", "parts", "--from-start").out
+    assert spanfold("run", "show", "parts", "--json").document["stages"][-1]["cycle"] == -1
+
+
+@pytest.mark.usefixtures("parts")
+def test_of_several_values_of_a_score_the_last_is_called_so(spanfold: Spanfold, runs: Path) -> None:
+    assert rows(spanfold("run", "show", "parts").out, "Scores") == [
+        ["score", "stage", "last cycle", "last value", "range", "n"],
+        ["accuracy", "M1", "1", "0.6", "0.5 – 0.6", "2"],
+    ]
+    assert "last comment" in spanfold("run", "show", "ok").out
+    assert rows(spanfold("run", "show", "one").out, "Scores") == [["score", "value", "n"], ["accuracy", "0.5", "1"]]
+
+
+@pytest.mark.usefixtures("parts")
+def test_what_was_not_kept_is_no_artifact_and_has_its_reason_below(spanfold: Spanfold) -> None:
+    out = spanfold("run", "show", "parts").out
+
+    assert out.count("Artifacts (1, 13 B, 1 not kept)\n") == 1
+    assert "1 artifact, 1 artifact not kept" in out
+    assert rows(out, "Artifacts")[:3] == [
+        ["artifact", "kind", "size"],
+        ["shape", "not kept", "–"],
+        ["M5/artifacts/c-1_data.json", "json", "13 B"],
+    ]
+    assert "\n  ! not kept: shape: a builtins.object has no file form" in out
+
+
 def test_a_run_of_timings_and_traced_functions_shows_them(spanfold: Spanfold, tmp_path: Path) -> None:
     program = """
 import spanfold
@@ -331,7 +390,7 @@ def test_what_was_lost_and_what_was_left_open_while_a_run_was_recorded_is_shown(
     assert run["losses"] == {"scores that are no number, boolean or text": 2}
     assert run["left_open"] == 4
     assert "lost scores that are no number, boolean or text (2 times) while it was recorded" in shown
-    assert "in the log of the program" in shown
+    assert "The first of each kind is in the log of the program." in shown
     assert "left open at the end of the run: 4." in shown
     (told,) = [line for line in done.stderr.splitlines() if "after the end of this run" in line]
     assert told.startswith(f"{tmp_path / 'late'}: ")

@@ -119,7 +119,7 @@ class OpenWork:
     cycle: int | None
     start: str | None
     age_seconds: float
-    """Since its start."""
+    """Since its start; of one whose process has died until the last record of the run, its last sign of life."""
     writer: Presence
     """Whether the process that began it still lives: `dead` means that it was interrupted."""
 

@@ -303,6 +303,7 @@ class _Gathering:
 
     def _open_work(self, writers: Writers, host: str | None, now_ns: int) -> tuple[OpenWork, ...]:
         oldest_first = sorted(self.open.items(), key=lambda item: item[1].start_ns)
+        presence = {span_id: writers.presence(work.file, host) for span_id, work in oldest_first}
         return tuple(
             OpenWork(
                 span_id=span_id,
@@ -311,8 +312,8 @@ class _Gathering:
                 stage=work.stage,
                 cycle=work.cycle,
                 start=ts6(work.start_ns),
-                age_seconds=_age(now_ns, work.start_ns),
-                writer=writers.presence(work.file, host),
+                age_seconds=_age(self.last_ns if presence[span_id] == "dead" else now_ns, work.start_ns),
+                writer=presence[span_id],
             )
             for span_id, work in oldest_first
         )

@@ -9,6 +9,7 @@ import pytest
 
 import spanfold
 from spanfold.demo.hypotheses import propose
+from spanfold.demo.loop import propose_reasons
 from spanfold.demo.records import Finding
 
 FINDINGS = [
@@ -53,6 +54,15 @@ def endpoint(reply, status=200):
 
 def completion(content, **more):
     return json.dumps({"choices": [{"message": {"role": "assistant", "content": content}}], **more}).encode()
+
+
+@pytest.mark.parametrize(("findings", "told"), [(FINDINGS[2:3], "1 hypothesis"), (FINDINGS[1:3], "2 hypotheses")])
+def test_what_was_proposed_is_told_in_its_number(findings, told):
+    said = []
+
+    propose_reasons(0, findings, said.append)
+
+    assert said == [f"M3 cycle 0: {told} by rules"]
 
 
 def test_rules_give_one_hypothesis_per_reason_strongest_first():

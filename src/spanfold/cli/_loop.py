@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._table import Cell, Column, Row, Style
+from spanfold.cli._text import cycle
 from spanfold.fold import LoopEvent, LoopHypothesis, LoopOverview, Moment
 from spanfold.timings import format_duration
 
@@ -75,7 +76,7 @@ def _event(event: LoopEvent) -> Row:
     return (
         event.stage or "RUN",
         event.event,
-        "" if event.cycle is None else str(event.cycle),
+        cycle(event.cycle),
         "" if event.seconds is None else format_duration(event.seconds),
         told,
     )
@@ -124,7 +125,7 @@ def _hypothesis(hypothesis: LoopHypothesis) -> Row:
     return (
         hypothesis.statement or hypothesis.id,
         hypothesis.failure_mode or "",
-        "" if hypothesis.cycle is None else str(hypothesis.cycle),
+        cycle(hypothesis.cycle),
         Cell(status, "green" if hypothesis.fixed else _STATUS.get(status, "")),
         _number(hypothesis.effect),
         _number(hypothesis.confidence),

@@ -1,11 +1,12 @@
 """The tables of `run show`: stages, calls, timings, scores, artifacts, errors, open work. Each is left out when it is empty."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from spanfold.cli._console import Console
 from spanfold.cli._table import Cell, Column, Row
-from spanfold.cli._text import age, bar, count, moment, size
+from spanfold.cli._text import age, bar, count, cycle, moment, size
 from spanfold.cli._timed import TimedWork
 from spanfold.cli.run_list import STATUS_STYLES
 from spanfold.fold import CallWork, OpenWork, RunOverview, StageWork
@@ -43,31 +44,37 @@ def _stages(run: RunOverview, console: Console) -> None:
     if not run.stages:
         return
     console.heading("Stages")
-    console.table(_STAGE_COLUMNS, _ends([_stage(work, run.status) for work in run.stages], len(_STAGE_COLUMNS)))
+    refused = Counter((artifact.stage, artifact.cycle) for artifact in run.artifacts if artifact.path is None)
+    rows = [_stage(work, run.status, refused[work.stage, work.cycle]) for work in run.stages]
+    console.table(_STAGE_COLUMNS, _ends(rows, len(_STAGE_COLUMNS)))
 
 
-def _stage(work: StageWork, status: str) -> Row:
+def _stage(work: StageWork, status: str, refused: int) -> Row:
     name = "(no stage)" if work.stage is None else "  " * work.depth + work.stage
     times = work.ended + work.open
     return (
         f"{name} ×{times}" if times > 1 else name,
-        _number_or_none(work.cycle),
+        cycle(work.cycle),
         _stage_status(work, status),
         format_duration(work.seconds) if work.ended else "–" if work.open else "",
         "" if work.share is None else f"{bar(work.share, _BAR):{_BAR}} {100 * work.share:5.1f} %",
-        ", ".join(count(number, noun) for number, noun in _parts(work) if number),
+        ", ".join(_parts(work, refused)),
     )
 
 
-def _parts(work: StageWork) -> tuple[tuple[int, str], ...]:
-    return (
+def _parts(work: StageWork, refused: int) -> Iterator[str]:
+    for number, noun in (
         (work.model_calls, "call"),
         (work.agents, "agent"),
         (work.tools, "tool"),
         (work.scores, "score"),
-        (work.artifacts, "artifact"),
+        (work.artifacts - refused, "artifact"),
         (work.events, "event"),
-    )
+    ):
+        if number > 0:
+            yield count(number, noun)
+    if refused:
+        yield count(refused, "artifact not kept", "artifacts not kept")
 
 
 def _stage_status(work: StageWork, run_status: str) -> Cell:
@@ -156,15 +163,17 @@ def _timed(timed: list[TimedWork], console: Console) -> None:
 _TIMED_KINDS: Final = {"timing": "timed", "span": "traced"}
 
 
-_SCORE_COLUMNS: Final = (
-    Column("score", least=16),
-    Column("stage", least=8, drop=1, if_any=True),
-    Column("cycle", ">", drop=1, if_any=True),
-    Column("value", ">"),
-    Column("range", drop=1, if_any=True),
-    Column("n", ">", drop=2),
-    Column("comment", least=12, drop=3, if_any=True),
-)
+def _score_columns(last: str) -> tuple[Column, ...]:
+    """Return the columns; of several values of a score, cycle, value and comment are those of the last."""
+    return (
+        Column("score", least=16),
+        Column("stage", least=8, drop=1, if_any=True),
+        Column(f"{last}cycle", ">", drop=1, if_any=True),
+        Column(f"{last}value", ">"),
+        Column("range", drop=1, if_any=True),
+        Column("n", ">", drop=2),
+        Column(f"{last}comment", least=12, drop=3, if_any=True),
+    )
 
 
 def _scores(run: RunOverview, console: Console) -> None:
@@ -178,14 +187,15 @@ def _scores(run: RunOverview, console: Console) -> None:
             (
                 score.name or "(no name)",
                 score.stage or "",
-                _number_or_none(score.last_cycle),
+                cycle(score.last_cycle),
                 _score(score.last_value) if score.last_value is not None else score.last_label or "",
                 f"{_score(low)} – {_score(high)}" if low is not None and high is not None and low != high else "",
                 f"{score.count:,}",
                 score.last_comment or "",
             )
         )
-    console.table(_SCORE_COLUMNS, _ends(rows, len(_SCORE_COLUMNS)))
+    columns = _score_columns("last " if any(score.count > 1 for score in run.scores) else "")
+    console.table(columns, _ends(rows, len(columns)))
 
 
 def _score(value: Any) -> str:
@@ -203,18 +213,25 @@ _ARTIFACT_COLUMNS: Final = (
 def _artifacts(run: RunOverview, console: Console) -> None:
     if not run.artifacts:
         return
-    total = sum(artifact.size_bytes or 0 for artifact in run.artifacts)
-    console.heading(f"Artifacts ({len(run.artifacts):,}, {size(total)})")
+    refused = [artifact for artifact in run.artifacts if artifact.path is None]
+    kept = len(run.artifacts) - len(refused)
+    total = f", {size(sum(artifact.size_bytes or 0 for artifact in run.artifacts))}" if kept else ""
+    console.heading(f"Artifacts ({kept:,}{total}{f', {len(refused):,} not kept' if refused else ''})")
     rows: list[Row] = [
         (
-            artifact.path or Cell(f"{artifact.name or ''}: {artifact.reason or 'not kept'}", "yellow"),
-            artifact.kind or "",
+            artifact.path or artifact.name or "(no name)",
+            (artifact.kind or "") if artifact.path else Cell("not kept", "yellow"),
             size(artifact.size_bytes),
             "yes" if artifact.figure else "",
         )
         for artifact in run.artifacts
     ]
     console.table(_ARTIFACT_COLUMNS, _ends(rows, len(_ARTIFACT_COLUMNS)))
+    for artifact in refused[:FIRST]:
+        told = f"  ! not kept: {artifact.name or '(no name)'}: {artifact.reason or 'no reason was recorded'}"
+        console.prose(told, indent="    ", style="yellow")
+    if len(refused) > FIRST:
+        console.prose(f"  and {len(refused) - FIRST:,} more that were not kept", indent="  ")
 
 
 _ERROR_COLUMNS: Final = (
@@ -235,7 +252,7 @@ def _errors(run: RunOverview, console: Console) -> None:
         (
             error.name if error.kind in ("model_call", "agent", "tool") else f"{error.kind} {error.name}",
             error.stage or "",
-            _number_or_none(error.last_cycle),
+            cycle(error.last_cycle),
             Cell(error.error_type or error.outcome or "error", "red"),
             f"{error.count:,}",
             "" if error.last_message == error.error_type else error.last_message,
@@ -253,7 +270,7 @@ _OPEN_COLUMNS: Final = (
     Column("stage", least=8, drop=1, if_any=True),
     Column("cycle", ">", drop=1, if_any=True),
     Column("started (UTC)", drop=3),
-    Column("age", ">", drop=2),
+    Column("open for", ">", drop=2),
     Column("state"),
 )
 
@@ -272,23 +289,22 @@ def _open(run: RunOverview, console: Console) -> None:
 
 def _open_row(work: OpenWork) -> Row:
     state = {"alive": "running", "dead": "interrupted", "unknown": "running?"}[work.writer]
+    lasted = age(work.age_seconds)
+    if work.writer == "dead":  # so long it was surely open; nothing is known of one that began as the last
+        lasted = f"≥ {format_duration(work.age_seconds)}" if work.age_seconds else ""
     return (
         work.kind or "",
         work.name or "",
         work.stage or "",
-        _number_or_none(work.cycle),
+        cycle(work.cycle),
         moment(work.start),
-        age(work.age_seconds),
+        lasted,
         Cell(state, STATUS_STYLES[state.rstrip("?")]),
     )
 
 
 def _number(number: int) -> str:
     return f"{number:,}" if number else ""
-
-
-def _number_or_none(number: int | None) -> str:
-    return "" if number is None else str(number)
 
 
 def _ends(rows: Iterable[Row], width: int) -> list[Row]:

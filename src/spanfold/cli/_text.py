@@ -97,6 +97,11 @@ def moment(text: str | None, *, seconds_only: bool = True) -> str:
     return shown(text.replace("T", " ").partition("." if seconds_only else "Z")[0].removesuffix("Z"))
 
 
+def cycle(number: int | None) -> str:
+    """Write the number of a cycle; empty when there is none, for which documents of a diagnose loop have -1."""
+    return "" if number is None or number < 0 else str(number)
+
+
 def count(number: int, one: str, many: str | None = None) -> str:
     """Write a number with its noun: `1 file`, `2 files`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -160,7 +160,7 @@ def _remarks(run: RunOverview) -> Iterator[tuple[str, Style]]:
     for what, n in run.losses.items():
         yield f"! lost {what} ({count(n, 'time')}) while it was recorded.", "red"
     if run.losses:
-        yield "  The first of each kind is in the log of the program, with the place where it was lost.", ""
+        yield "  The first of each kind is in the log of the program.", ""
     if run.left_open:
         late = "The run ended them; what they did later is not in it. Wait for threads and pools inside of its `with`."
         yield f"! left open at the end of the run: {run.left_open:,}. {late}", "yellow"

@@ -9,7 +9,7 @@ from spanfold.cli._exits import Exit
 from spanfold.cli._loop import loop_rows
 from spanfold.cli._places import find_run
 from spanfold.cli._table import Style
-from spanfold.cli._text import count, cut, shown
+from spanfold.cli._text import count, cut, cycle, shown
 from spanfold.cli.run_recover import how_to_finish
 from spanfold.fold import Moment, tail_run
 from spanfold.names import EVENT_EXCEPTION
@@ -134,9 +134,9 @@ def _other(moment: Moment, facts: dict[str, Any]) -> tuple[str, str, Style]:
 
 def _label(moment: Moment) -> str:
     facts = moment.facts or {}
-    cycle = "" if moment.cycle is None else f", cycle {moment.cycle}"
     if moment.kind == "stage":
-        return f"{moment.name}{cycle}"
+        number = cycle(moment.cycle)
+        return f"{moment.name}, cycle {number}" if number else moment.name
     who = facts.get({"model_call": "model", "agent": "agent", "tool": "tool"}.get(moment.kind, ""))
     return f"{moment.kind.replace('_', ' ') or 'span'} {who or moment.name}"
 

@@ -228,7 +228,7 @@ def propose_reasons(cycle: int, findings: Sequence[Finding], narrate: Narrate) -
         spanfold.event("rules_stood_in", reason=fell_back)
         narrate(f"M3 cycle {cycle}: {fell_back}; going on with the rules")
     by = proposed[0].proposed_by if proposed else "rules"
-    narrate(f"M3 cycle {cycle}: {len(proposed)} hypotheses by {by}")
+    narrate(f"M3 cycle {cycle}: {len(proposed)} hypothes{'is' if len(proposed) == 1 else 'es'} by {by}")
     return proposed
 
 

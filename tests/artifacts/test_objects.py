@@ -71,6 +71,43 @@ class TestForms:
         assert content(root, stored) == raw
         assert stored.size_bytes == len(raw)
 
+    @pytest.mark.parametrize(
+        ("name", "value", "path"),
+        [
+            ("x.txt", "text", "a/x.txt"),
+            ("x.TXT", "text", "a/x.txt"),
+            ("x.md", "text", "a/x.md.txt"),
+            ("x.json", [1, None], "a/x.json"),
+            ("x.bin", b"\0", "a/x.bin"),
+            ("x.png", b"\x89PNG\r\n\x1a\n...", "a/x.png"),
+            ("x.npy", np.arange(3), "a/x.npy"),
+        ],
+    )
+    def test_a_name_that_ends_in_the_suffix_of_its_file_has_it_once(
+        self, root: SafeRoot, name: str, value: Any, path: str
+    ) -> None:
+        assert store(root, "a", name, value).path == path
+
+    def test_a_copied_file_has_its_suffix_once(self, root: SafeRoot, tmp_path: Path) -> None:
+        (tmp_path / "model.pkl").write_bytes(b"\x80\x04.")
+        assert store(root, "a", "best.pkl", tmp_path / "model.pkl").path == "a/best.pkl"
+
+    def test_a_name_that_is_only_a_suffix_stays(self, root: SafeRoot) -> None:
+        stored = store(root, "a", ".txt", "text")
+        assert stored.path is not None
+        assert stored.path.startswith("a/_txt-")
+
+    def test_other_bytes_under_a_name_with_a_suffix_get_a_name_of_their_own(self, root: SafeRoot) -> None:
+        one, other, same = (store(root, "a", name, text) for name, text in (("x", "1"), ("x.txt", "2"), ("x.txt", "1")))
+        assert (one.path, same.path) == ("a/x.txt", "a/x.txt")
+        assert other.path is not None
+        assert other.path.startswith("a/x-")
+        assert content(root, one) == b"1"
+
+    @pytest.mark.contract("DL-077")
+    def test_an_array_of_a_diagnose_loop_gets_its_suffix_behind_any_name(self, root: SafeRoot) -> None:
+        assert store(root, "a", "c0_x_map.npy", np.eye(2), is_stem=True).path == "a/c0_x_map.npy.npy"
+
     @given(JSON_VALUES.filter(lambda value: not isinstance(value, str)))
     def test_plain_data_comes_back_from_its_json(self, tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
         root = SafeRoot(tmp_path_factory.mktemp("run"))

@@ -380,6 +380,15 @@ def test_arrays_keep_their_type_get_safe_names_of_their_own_and_what_is_no_array
     assert not set(first[1:]) & set(second)
 
 
+@pytest.mark.contract("DL-077")
+def test_an_array_whose_name_ends_like_a_file_has_the_name_of_the_contract_all_the_same(log: RunLogger) -> None:
+    log.log_probe(0, {"x": Result({}, {"weights.npy": np.arange(3)})})
+    log.close()
+
+    (probe,) = documents(log.run_dir)["M1/log.json"]["probe"]
+    assert probe["artifact_paths"] == {"x/weights.npy": "M1/artifacts/c0_x_weights.npy.npy"}
+
+
 @pytest.mark.contract("DL-153", "DL-166", "DL-187")
 def test_a_result_that_fails_in_every_part_still_leaves_the_probe_and_its_calls(log: RunLogger) -> None:
     class Failing:

@@ -52,17 +52,26 @@ def as_it_is(value: Any) -> tuple[Any, str | None]:
 
 
 def store(
-    root: SafeRoot, folder: str, name: str, value: object, *, scrub: Scrub = unchanged, to_tree: ToTree = as_it_is
+    root: SafeRoot,
+    folder: str,
+    name: str,
+    value: object,
+    *,
+    scrub: Scrub = unchanged,
+    to_tree: ToTree = as_it_is,
+    is_stem: bool = False,
 ) -> StoredArtifact:
     """Keep an object as a file of `folder`.
 
     Args:
         root: The run directory.
         folder: Folder in it, made when missing.
-        name: What the object is; part of the file name, and decides on a picture.
+        name: What the object is; part of the file name, and decides on a picture. When it ends in the suffix of the file,
+            the file has that once.
         value: The object.
         scrub: Takes the secrets out of a text.
         to_tree: Turns objects other than built-in ones into JSON values.
+        is_stem: Put `.npy` behind the name of an array even if it ends so, as names of DL 9.1 do.
 
     Returns:
         The file, or the reason why there is none. Nothing that the object's
@@ -73,7 +82,7 @@ def store(
     """
     split_relative(folder)
     try:
-        return _store(root, folder, scrub(name), value, scrub, to_tree)
+        return _store(root, folder, scrub(name), value, scrub, to_tree, is_stem)
     except (NotCopied, NotStorable) as error:
         reason = str(error)
     except Exception as error:
@@ -81,7 +90,9 @@ def store(
     return StoredArtifact("none", type_name(value), reason=reason)
 
 
-def _store(root: SafeRoot, folder: str, name: str, value: Any, scrub: Scrub, to_tree: ToTree) -> StoredArtifact:
+def _store(
+    root: SafeRoot, folder: str, name: str, value: Any, scrub: Scrub, to_tree: ToTree, is_stem: bool
+) -> StoredArtifact:
     if isinstance(value, str):
         return store_text(root, folder, name, value, scrub=scrub)
     if isinstance(value, bytes | bytearray | memoryview):
@@ -89,7 +100,7 @@ def _store(root: SafeRoot, folder: str, name: str, value: Any, scrub: Scrub, to_
     if isinstance(value, os.PathLike):
         return _store_file(root, folder, name, cast("os.PathLike[str]", value), scrub)
     if is_array(value):
-        return _store_array_and_figure(root, folder, name, value)
+        return _store_array_and_figure(root, folder, name, value, is_stem)
     if picture := _picture(value):
         return _placed(root, folder, name, ".png", value, "figure", "image/png", lambda: (picture,))
     return store_json(root, folder, name, value, scrub=scrub, to_tree=to_tree)
@@ -124,7 +135,7 @@ def store_json(
     Args:
         root: The run directory.
         folder: Folder in it, made when missing.
-        name: Stem of the file; a `.json` at its end counts as the suffix.
+        name: Stem of the file; a `.json` at its end is the suffix.
         value: The data.
         scrub: Takes the secrets out of each text in it, keys included.
         to_tree: Turns objects other than built-in ones into JSON values.
@@ -139,9 +150,7 @@ def store_json(
     walk = _Walk(scrub)
     text = json.dumps(walk.visit(tree), indent=2, allow_nan=False)
     data = f"{text}\n".encode("ascii")
-    stored = _placed(
-        root, folder, name.removesuffix(".json"), ".json", value, "json", "application/json", lambda: (data,)
-    )
+    stored = _placed(root, folder, name, ".json", value, "json", "application/json", lambda: (data,))
     return replace(stored, note=note or walk.note)
 
 
@@ -204,8 +213,9 @@ def _store_file(root: SafeRoot, folder: str, name: str, source: "os.PathLike[str
     return _placed(root, folder, name, suffix, source, "file", "application/octet-stream", lambda: (data,))
 
 
-def _store_array_and_figure(root: SafeRoot, folder: str, name: str, value: object) -> StoredArtifact:
-    stored, array, file_stem = store_with_array(root, folder, name, value)
+def _store_array_and_figure(root: SafeRoot, folder: str, name: str, value: object, is_stem: bool) -> StoredArtifact:
+    stem = name if is_stem else _without(".npy", name)
+    stored, array, file_stem = store_with_array(root, folder, stem, value)
     if array is None:
         return stored
     figure = render_figure(root, folder, name, array, file_stem=file_stem)
@@ -228,10 +238,15 @@ def _picture(value: Any) -> bytes | None:
 def _placed(
     root: SafeRoot, folder: str, name: str, suffix: str, value: object, kind: Kind, media_type: str, chunks: Chunks
 ) -> StoredArtifact:
-    placed = place(root, folder, name, suffix, chunks)
+    placed = place(root, folder, _without(suffix, name), suffix, chunks)
     return StoredArtifact(
         kind, type_name(value), placed.path, media_type, sha256=placed.sha256, size_bytes=placed.size_bytes
     )
+
+
+def _without(suffix: str, name: str) -> str:
+    """Return a name without the suffix that its file gets, in any case; a name that is nothing else stays."""
+    return name[: -len(suffix)] if suffix and name.lower().endswith(suffix.lower()) and name[: -len(suffix)] else name
 
 
 def scrubbed(data: bytes, scrub: Scrub) -> bytes:

@@ -65,9 +65,8 @@ class _Probe:
         key = f"{name}/{artifact}"
         reason = "it is no array, dict or list"
         if is_array(value):
-            stored = store(
-                self.root, FOLDER, f"c{self.cycle}_{name}_{artifact}", value, scrub=scrub, to_tree=_clean_tree
-            )
+            stem = f"c{self.cycle}_{name}_{artifact}"
+            stored = store(self.root, FOLDER, stem, value, scrub=scrub, to_tree=_clean_tree, is_stem=True)
             if stored.path is not None:
                 self.paths[key] = stored.path
                 if stored.figure is not None:

@@ -26,7 +26,9 @@ def test_every_command_has_help_with_an_example_that_parses(spanfold: Spanfold, 
     assert f"\n{command.summary[0].upper()}{command.summary[1:]}" in answer.out
     assert all(example in answer.out for example in command.examples)
     assert "--json" in answer.out
-    assert max(map(len, answer.lines)) <= 84
+    for columns in (60, 80):
+        told = spanfold(*command.words, "--help", COLUMNS=str(columns)).out.partition("\nexample")[0].splitlines()
+        assert max(map(len, told)) <= columns
     for example in command.examples:
         words = [word for word in shlex.split(example) if "=" not in word]
         assert words[0] == "spanfold"
@@ -67,7 +69,22 @@ def test_whoever_asks_without_a_command_is_shown_the_commands(spanfold: Spanfold
     group = words[0] if words and words[0] != "--help" else ""
     for command in COMMANDS:
         if not group or command.words[0] == group:
-            assert command.summary in answer.out
+            assert command.summary in " ".join(answer.out.split())
+
+
+@pytest.mark.parametrize("columns", [50, 80, 120])
+def test_the_list_of_commands_fits_the_terminal_and_keeps_commands_whole(spanfold: Spanfold, columns: int) -> None:
+    answer = spanfold("--help", COLUMNS=str(columns))
+
+    assert max(map(len, answer.lines)) <= columns
+    assert "`spanfold COMMAND --help`" in answer.out
+
+
+def test_version_is_json_on_request(spanfold: Spanfold) -> None:
+    from spanfold.instrument import version
+
+    for words in (("version", "--json"), ("--version", "--json")):
+        assert spanfold(*words).document["spanfold_version"] == version()
 
 
 def test_version_is_that_of_the_package(spanfold: Spanfold) -> None:

@@ -104,6 +104,18 @@ def test_a_damaged_run_is_listed_and_costs_the_others_nothing(spanfold: Spanfold
     assert listed["ok"]["status"] == "completed"
 
 
+def test_an_edited_run_document_is_told_with_what_to_do(spanfold: Spanfold, runs: Path) -> None:
+    path = runs / "ok" / "run.json"
+    path.write_text(path.read_text().replace('"status": "completed"', '"status": "perfect"'))
+
+    answer = spanfold("run", "list")
+
+    assert answer.code == Exit.DONE
+    assert "`spanfold run verify runs/ok`" in answer.err
+    spanfold("run", "fold", "runs/ok")
+    assert "run verify" not in spanfold("run", "list").err
+
+
 def test_many_runs_are_listed_from_the_ends_of_their_documents(spanfold: Spanfold, runs: Path, tmp_path: Path) -> None:
     # A run.json may be large; what is asked for stands at its end, so the journal and the rest are not read.
     document = (runs / "ok" / "run.json").read_text()

@@ -98,6 +98,19 @@ def test_no_line_is_wider_than_the_terminal(runs: Path, tmp_path: Path, columns:
     assert wide == []
 
 
+@pytest.mark.parametrize("columns", [50, 80])
+def test_what_doctor_says_of_a_destination_is_wrapped_and_not_cut(tmp_path: Path, columns: int) -> None:
+    unset = dict.fromkeys(("OTEL_EXPORTER_OTLP_ENDPOINT", "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY"), "")
+
+    _, sent = on_terminal("doctor", cwd=tmp_path, columns=columns, **unset)
+
+    section = COLOUR.sub("", sent).split("Destinations\n")[1].split("\n\n")[0]
+    words = " ".join(section.split())
+    assert "not configured (OTEL_EXPORTER_OTLP_ENDPOINT names a collector)" in words
+    assert "(LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name a server)" in words
+    assert max(map(len, section.splitlines())) <= columns
+
+
 @pytest.mark.parametrize("words", [("timings", "plot", "ok"), ("timings", "compare", "ok", "fail", "--all")])
 def test_stages_keep_their_names_on_a_narrow_terminal(runs: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     _, sent = on_terminal(*words, cwd=tmp_path, columns=40)

@@ -91,6 +91,14 @@ def test_what_was_cut_for_columns_that_are_left_out_is_given_back() -> None:
     assert table(titles, [("x" * 12, "y" * 12)], width=14, paint=unpainted) == f"name\n{'x' * 12}\n"
 
 
+def test_a_sentence_in_a_table_goes_on_in_the_next_line() -> None:
+    titles = (Column("name", least=4), Column("what", least=6, wrap=True), Column("n", ">"))
+
+    told = table(titles, [("aaaa", "one two three", "7"), ("b", "", "8")], width=16, paint=unpainted)
+
+    assert told.splitlines() == ["name  what     n", "aaaa  one two  7", "      three", "b              8"]
+
+
 def test_empty_tables_and_empty_columns_are_left_out() -> None:
     titles = (Column("a"), Column("b", if_any=True))
 

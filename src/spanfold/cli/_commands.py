@@ -7,18 +7,17 @@ docs/cli.md has a section for each of its entries.
 import argparse
 import difflib
 import math
-import textwrap
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final, NoReturn
 
-from spanfold.cli._console import Console, say
+from spanfold.cli._console import Console, say, wrapped
 from spanfold.cli._exits import Exit
 
 _MIN_CASES: Final = 20
 """What the demo needs; asking it would load numpy."""
-_HELP_WIDTH: Final = 79
 _RUN_HELP: Final = "run directory, its name below the run folder, or 'latest'"
 
 
@@ -235,7 +234,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         ("bundle", "export"),
         "pack a run into one file to keep",
-        "Journal, documents, artifacts and a manifest with sizes and hashes. The same run\ngives the same bytes.",
+        "Journal, documents, artifacts and a manifest with sizes and hashes. The same run gives the same bytes. Prints its SHA-256 and "
+        "its name, as sha256sum does.",
         ("spanfold bundle export runs/001", "spanfold bundle export runs/001 -o run-001.spanfold.tar.zst"),
         (
             _RUN,
@@ -330,6 +330,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
             ),
         ),
     ),
+    Command(
+        ("version",),
+        "print the version",
+        "The same as `spanfold --version`.",
+        ("spanfold version", "spanfold version --json"),
+    ),
 )
 
 GROUPS: Final[Mapping[str, str]] = {
@@ -353,19 +359,27 @@ class _Parser(argparse.ArgumentParser):
         Console(as_json=False).line(self.format_help().removesuffix("\n"))
 
 
+class _Help(argparse.HelpFormatter):
+    """Wraps the paragraphs of a description to the terminal and keeps examples, which are there to be copied, whole."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks = text.split("\n\n")
+        return "\n\n".join(block if block.startswith("example") else wrapped(block, width) for block in blocks)
+
+
 class _Front(_Parser):
     """Shows every command at once: whoever asks does not know the groups yet."""
 
     def format_help(self) -> str:
         words = [" ".join(command.words) for command in COMMANDS]
         width = max(map(len, words)) + 2
-        listed = "\n".join(f"  {word:{width}}{command.summary}" for word, command in zip(words, COMMANDS, strict=True))
-        return (
-            "usage: spanfold COMMAND [arguments]\n\n"
-            f"{self.description}\n\n{listed}\n\n"
-            "`spanfold COMMAND --help` shows arguments and examples; every command takes --json.\n"
-            "`spanfold --version` prints the version. Exit codes: docs/cli.md.\n"
+        room = shutil.get_terminal_size().columns - 2  # as argparse counts
+        listed = "\n".join(
+            wrapped(f"  {word:{width}}{command.summary}", room, " " * (width + 2))
+            for word, command in zip(words, COMMANDS, strict=True)
         )
+        more = "`spanfold COMMAND --help` shows arguments and examples; every command takes --json. Exit codes: docs/cli.md."
+        return f"usage: spanfold COMMAND [arguments]\n\n{wrapped(self.description or '', room)}\n\n{listed}\n\n{wrapped(more, room)}\n"
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -389,13 +403,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _as_options(argv: Sequence[str]) -> list[str]:
-    """Return what was typed, with `help` and `version` as the options that many type so."""
+    """Return what was typed, with `help` as the option that many type so, and `--version` as the command it is."""
     first, rest = argv[:1], argv[1:]
     if first == ["help"]:
         return [*rest, "--help"]
     if tuple(first) in _GROUP_WORDS and rest[:1] == ["help"]:
         return [*first, *rest[1:], "--help"]
-    return ["--version"] if first == ["version"] else list(argv)
+    return ["version", *rest] if first == ["--version"] else list(argv)
 
 
 def _refuse_unknown(words: Sequence[str]) -> None:
@@ -435,7 +449,6 @@ def _parsers() -> tuple[_Parser, dict[str | None, _Parser], dict[str, _Parser]]:
     parser = _Front(
         prog="spanfold", description="Durable run records: one journal, and everything else folded from it."
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.set_defaults(module=None, group=None)
     top = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     groups: dict[str | None, _Parser] = {None: parser}
@@ -459,20 +472,12 @@ def _add(add: Callable[..., _Parser], word: str, command: Command) -> _Parser:
         word,
         help=command.summary,
         description=f"{command.summary[0].upper()}{command.summary[1:]}"
-        f"{'' if command.summary.endswith('?') else '.'}\n\n{textwrap.fill(command.about, _HELP_WIDTH)}",
+        f"{'' if command.summary.endswith('?') else '.'}\n\n{command.about}",
         epilog=f"{title}:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     for argument in command.arguments:
         parser.add_argument(*argument.names, help=argument.help, **argument.more)
     parser.add_argument("--json", action="store_true", help="print one JSON document (a stream: one object a line)")
     parser.set_defaults(module=command.module)
     return parser
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
-        from spanfold.instrument import version
-
-        Console(as_json=False).text(f"spanfold {version()}")
-        parser.exit()

@@ -135,6 +135,11 @@ def _columns(terminal: TextIO) -> int:
         return 80
 
 
+def wrapped(text: str, width: int, indent: str = "") -> str:
+    """Return a paragraph in lines of at most so many columns, the further ones moved right; commands in it stay whole."""
+    return "\n".join(_wrapped(text, max(20, width), indent, break_long_words=False))
+
+
 def _wrapped(text: str, width: int, indent: str = "", *, break_long_words: bool = True) -> list[str]:
     # What was shown holds no control character, so one can stand for the spaces that no line may end at.
     whole = text if break_long_words else _TYPED.sub(lambda found: found[0].replace(" ", "\0"), text)

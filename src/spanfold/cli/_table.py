@@ -1,6 +1,7 @@
 """Lay out rows of text in aligned columns, and make them fit a terminal."""
 
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -30,6 +31,8 @@ class Column:
     never left out, nor what stands before it with a 0."""
     if_any: bool = False
     """Left out when no row has anything in it."""
+    wrap: bool = False
+    """What does not fit goes on in the next line, where other columns are cut: for sentences."""
 
 
 Row = Sequence[str | Cell]
@@ -54,18 +57,33 @@ def table(columns_: Sequence[Column], rows: Sequence[Row], *, width: int | None,
     if width is not None:
         kept = _fit(columns_, kept, widths, width - indent)
 
+    def lines(row: Sequence[Cell]) -> Iterator[str]:
+        pieces = {i: _pieces(row[i].text, widths[i], columns_[i]) for i in kept}
+        for number in range(max(map(len, pieces.values()))):
+            yield line(
+                [Cell("".join(pieces.get(i, [])[number : number + 1]), cell.style) for i, cell in enumerate(row)]
+            )
+
     def line(row: Sequence[Cell]) -> str:
         parts: list[str] = []
         for place, i in enumerate(kept):
-            text = cut(row[i].text, widths[i])
+            text = row[i].text
             fill = " " * (widths[i] - columns(text))
             painted = paint(text, row[i].style) if text else ""
             last = place == len(kept) - 1
             parts.append(fill + painted if columns_[i].align == ">" else painted if last else painted + fill)
         return (" " * indent + (" " * GAP).join(parts)).rstrip()
 
-    header = line([Cell(column.title, "bold") for column in columns_])
-    return "\n".join([header, *(line(row) for row in cells)]) + "\n"
+    header = [Cell(column.title, "bold") for column in columns_]
+    return "\n".join(text for row in (header, *cells) for text in lines(row)) + "\n"
+
+
+def _pieces(text: str, width: int, column: Column) -> list[str]:
+    """Return what of a cell stands in each of its lines."""
+    if not column.wrap:
+        return [cut(text, width)]
+    found = textwrap.wrap(text, max(1, width), break_on_hyphens=False)
+    return [cut(piece, width) for piece in found] or [""]
 
 
 def _safe(cell: str | Cell) -> Cell:

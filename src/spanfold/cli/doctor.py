@@ -17,7 +17,7 @@ SCHEMA: Final = "spanfold.doctor/1"
 
 _SETTING_COLUMNS: Final = (Column("setting"), Column("value", least=16), Column("from", least=12))
 _EXTRA_COLUMNS: Final = (Column("extra"), Column("state"), Column("packages", least=20))
-_DESTINATION_COLUMNS: Final = (Column("destination", least=12), Column("state", least=16))
+_DESTINATION_COLUMNS: Final = (Column("destination", least=12), Column("state", least=16, wrap=True))
 _STYLES: Final[dict[str, Style]] = {"reachable": "green", "unreachable": "red", "installed": "green", "unusable": "red"}
 
 

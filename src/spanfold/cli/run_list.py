@@ -119,3 +119,9 @@ def _tell(console: Console, folder: Path, runs: list[ListedRun]) -> None:
     for run in runs:
         if run.problem:
             console.say(f"! {run.problem if str(run.run_dir) in run.problem else f'{run.run_dir}: {run.problem}'}")
+    unreadable = [run.run_dir for run in runs if run.status == "unreadable"]
+    if unreadable:
+        console.say(
+            f"`spanfold run verify {unreadable[0]}` says what is not as it was recorded; `spanfold run fold {unreadable[0]}` "
+            "makes run.json again from the journal."
+        )

@@ -247,6 +247,8 @@ CONTENT_EVENT: Final = re.compile(
 # --- journal lines -----------------------------------------------------------------------------------------------
 
 JOURNAL_FORMAT: Final = "spanfold.journal/1"
+BOOKKEEPING: Final = frozenset({".fold", ".deliver", ".recover.lock"})
+"""What stands beside the files of a journal and is no part of the run: how far documents and deliveries have come."""
 LINE_SEQ: Final = "spanfold.journal.seq"
 """int, from 1. Position of the line in its file."""
 LINE_PREV: Final = "spanfold.journal.prev"

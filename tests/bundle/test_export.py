@@ -410,7 +410,6 @@ def test_links_devices_and_hidden_names_are_left_out_with_their_reason(tmp_path:
     exported = export(run_dir)
 
     assert exported.left_out == {
-        "journal/.fold": "hidden",
         "link": "a symbolic link",
         "folder": "a symbolic link",
         "pipe": "a FIFO",

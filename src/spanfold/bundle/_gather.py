@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from spanfold import names
 from spanfold.bundle._members import is_journal
 from spanfold.bundle.manifest import Entry, EntryKind
 from spanfold.errors import BundleError, LockedError, UnsafeEntryError
-from spanfold.fold import RunOverview, fold_run, show_run, verify_with_documents
-from spanfold.fs import FileSpan, SafeRoot, entry_kind
+from spanfold.fold import RunOverview, fold_run, is_document, show_run, verify_with_documents
+from spanfold.fs import FileSpan, SafeRoot, entry_kind, is_temporary
 from spanfold.journal import Finding, JournalVerdict, journal_files, journal_folder, verify_journal
 
 _CHUNK_BYTES: Final = 1 << 18
@@ -197,6 +198,9 @@ def _survey(
     frozen = {path.name for path in journal_files(journal_dir)}
     for entry in root.walk():
         path = entry.path
+        if _is_bookkeeping(path, entry.name):
+            entry.skip = True
+            continue
         reason = _why_not(path, entry.name, entry.st)
         if not reason and path in (documents if entry.is_dir else folders):
             reason = "stands where a document or a folder of documents belongs"
@@ -209,6 +213,8 @@ def _survey(
         elif is_journal(path):
             kind_root = journal if entry.name in frozen else root
             found.sources.append(Source("journal", kind_root, path, kind_root.stat(path).st_size))
+        elif journal_dir != run_dir and is_document(path):
+            found.left_out[path] = "a document that is newer than the journal of this bundle"
         elif path not in recorded and not include_other:
             found.left_out[path] = "the journal does not name it"
         elif max_file_bytes is not None and entry.st.st_size > max_file_bytes:
@@ -219,6 +225,11 @@ def _survey(
     for name in sorted(frozen):
         if (path := f"{_JOURNAL}/{name}") not in taken:  # it stands outside of the run directory
             found.sources.append(Source("journal", journal, path, journal.stat(path).st_size))
+
+
+def _is_bookkeeping(path: str, name: str) -> bool:
+    """Whether an entry is no part of the run, and may not make another bundle of it: it changes when the run is sent."""
+    return (name in names.BOOKKEEPING and path == f"{_JOURNAL}/{name}") or is_temporary(name)
 
 
 def _above(path: str) -> Iterator[str]:

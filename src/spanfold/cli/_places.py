@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from spanfold import names
 from spanfold.cli._exits import NotFound
 from spanfold.fs import is_temporary
 from spanfold.settings import resolve
@@ -14,8 +15,6 @@ BUNDLE_SUFFIX: Final = ".tar.zst"
 _SCRATCH: Final = ".spanfold-"
 """How the names of files begin that are renamed when they are whole."""
 _VARIABLE: Final = "SPANFOLD_RUN_DIR"
-_OURS: Final = frozenset({".fold", ".deliver", ".recover.lock"})
-"""What else we keep beside the records: how far documents and deliveries have come. Not `.spanfold`, which holds records."""
 
 
 def run_folder() -> Path:
@@ -95,4 +94,4 @@ def is_writable(folder: Path) -> bool:
 
 def is_ours(name: str) -> bool:
     """Whether a file or folder of this name is our own bookkeeping: nothing that was recorded, and nothing of the user."""
-    return name in _OURS or name.startswith(_SCRATCH) or is_temporary(name)
+    return name in names.BOOKKEEPING or name.startswith(_SCRATCH) or is_temporary(name)

@@ -3,14 +3,13 @@
 import argparse
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from spanfold.bundle import Exported, export
 from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound
-from spanfold.cli._places import find_run, is_ours, near
+from spanfold.cli._places import find_run, near
 from spanfold.cli._text import count, shown, size
 
 SCHEMA: Final = "spanfold.bundle_export/1"
@@ -39,17 +38,12 @@ def command(arguments: argparse.Namespace, console: Console) -> int:
     )
     if exported.refolded:
         console.say(f"Made again from the journal, because they differed from it: {', '.join(exported.refolded)}.")
-    for path, reason in left_out(exported.left_out):
+    for path, reason in exported.left_out.items():
         console.say(f"! left out: {path}: {reason}")
     if exported.damage:
         console.say(f"! The journal is damaged, and the bundle and its manifest say so: {exported.damage}.")
     console.say(f"`spanfold bundle verify {near(exported.path)}` checks it, anywhere.")
     return Exit.DONE
-
-
-def left_out(found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield path and reason of what somebody may miss in a bundle: not of our own bookkeeping, which is no part of a run."""
-    return ((path, reason) for path, reason in found.items() if not is_ours(path.rpartition("/")[2]))
 
 
 def _a_run(status: str) -> str:

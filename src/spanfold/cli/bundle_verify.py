@@ -9,7 +9,6 @@ from spanfold.cli._console import Console
 from spanfold.cli._exits import Exit, NotFound
 from spanfold.cli._table import Cell, Column, Row, Style
 from spanfold.cli._text import count, moment, shown, size
-from spanfold.cli.bundle_export import left_out
 from spanfold.journal import dialect
 
 SCHEMA: Final = "spanfold.bundle_verify/1"
@@ -63,7 +62,7 @@ def _print(path: Path, verdict: BundleVerdict, console: Console) -> None:
         ]
         if verdict.head:
             rows.append(("anchor", f"{verdict.head} (spanfold.seal.head of the root span in a collector)"))
-        rows += [("left out", f"{name}: {reason}") for name, reason in left_out(manifest.left_out)]
+        rows += [("left out", f"{name}: {reason}") for name, reason in manifest.left_out.items()]
         console.pairs(rows)
     if not verdict.findings:
         return

@@ -7,7 +7,7 @@ and write nothing.
 How: docs/fold.md. What is in the documents: docs/formats/run-directory.md.
 """
 
-from spanfold.fold.check import DifferenceKind, DocumentDifference, check_documents
+from spanfold.fold.check import DifferenceKind, DocumentDifference, check_documents, is_document
 from spanfold.fold.diagnose_overview import LoopEvent, LoopHypothesis, LoopOverview
 from spanfold.fold.engine import Engine, FoldResult
 from spanfold.fold.family import Bucket, Family, Output, Urgency
@@ -59,6 +59,7 @@ __all__ = [
     "find_runs",
     "fold_run",
     "follow",
+    "is_document",
     "list_runs",
     "require_whole",
     "show_run",

@@ -216,10 +216,15 @@ def _last_difference(one: bytes, other: bytes) -> int | None:
     return None if found is None else len(one) - found
 
 
+def is_document(path: str) -> bool:
+    """Whether a path in a run directory, joined by `/`, is that of a document, whether or not its journal makes it."""
+    return _DOCUMENT.fullmatch(path) is not None
+
+
 def _on_disk(root: SafeRoot) -> Iterator[tuple[str, int]]:
     """Yield path and size of every file that stands where a document belongs."""
     for entry in root.walk():
         if entry.is_dir:
             entry.skip = _FOLDER.fullmatch(entry.path) is None
-        elif _DOCUMENT.fullmatch(entry.path):
+        elif is_document(entry.path):
             yield entry.path, entry.st.st_size

@@ -303,7 +303,7 @@ class _Gathering:
 
     def _open_work(self, writers: Writers, host: str | None, now_ns: int) -> tuple[OpenWork, ...]:
         oldest_first = sorted(self.open.items(), key=lambda item: item[1].start_ns)
-        presence = {span_id: writers.presence(work.file, host) for span_id, work in oldest_first}
+        presence: dict[str, Presence] = {span_id: writers.presence(work.file, host) for span_id, work in oldest_first}
         return tuple(
             OpenWork(
                 span_id=span_id,

@@ -245,6 +245,7 @@ def test_nothing_is_said_to_be_gone_when_bytes_were_only_added(spanfold: Spanfol
     assert answer.code == Exit.CORRUPT
     assert "all that was sealed, and bytes that were added" in answer.out
     assert answer.err.startswith("What was recorded is all there, as it was sealed.")
+    assert spanfold("run", "verify", "ok", "--json").document["journal"]["only_added"] is True
     assert "gone" not in answer.err
     assert "1 bytes" not in answer.out
 

@@ -125,6 +125,7 @@ def _as_dict(verdict: RunVerdict) -> dict[str, Any]:
         "journal": {
             "state": journal.state,
             "sealed": journal.sealed,
+            "only_added": journal.only_added,
             "anchor": journal.anchor,
             "files": {name: head._asdict() for name, head in journal.files.items()},
             "findings": [

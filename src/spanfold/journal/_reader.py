@@ -225,7 +225,7 @@ class Tail:
         begin, end = self._unfinished
         if begin != self.offset or end == begin:
             return None
-        return Damage(self.path, begin, end - begin, "torn", f"{end - begin} bytes without an end of line")
+        return Damage(self.path, begin, end - begin, "torn", f"{n_bytes(end - begin)} without an end of line")
 
     @property
     def end(self) -> int:
@@ -252,7 +252,7 @@ class Tail:
         size = self.size()
         if size < self.offset:
             gone = self.offset - size
-            self._report(size, gone, "torn", f"the end of the file, {gone} bytes before what had been read of it")
+            self._report(size, gone, "torn", f"the end of the file, {n_bytes(gone)} before what had been read of it")
             self.offset = size
 
     def _records(self, line: Line) -> list[Record]:
@@ -287,6 +287,11 @@ class Tail:
             self.damage[-1] = replace(last, length=last.length + length)
         else:
             self.damage.append(Damage(self.path, offset, length, kind, found))
+
+
+def n_bytes(number: int) -> str:
+    """Return `1 byte`, `2 bytes`."""
+    return f"{number} byte{'s' * (number != 1)}"
 
 
 def _pieces(line: Line) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ from spanfold import names
 from spanfold.errors import JournalCorrupt, JournalMissing
 from spanfold.journal._chain import SEALED_MARK, ChainRead, Finding, FindingCode, Head, Link, link_of, read_chain
 from spanfold.journal._decode import NotOtlp, decode_line, value_of
-from spanfold.journal._reader import Damage, Line, Tail, journal_files
+from spanfold.journal._reader import Damage, Line, Tail, journal_files, n_bytes
 from spanfold.journal._sessions import later_session
 from spanfold.journal._witness import documented_heads
 from spanfold.model import Span
@@ -354,7 +354,7 @@ class _Judgement:
         head = self.sealed_heads.get(name)
         if not self.marks.seals or name in self.going_on:
             if chain.size > chain.last.end:
-                found = f"{_bytes(chain.size - chain.last.end)} without an end of line"
+                found = f"{n_bytes(chain.size - chain.last.end)} without an end of line"
                 self.torn.append(Damage(chain.path, chain.last.end, chain.size - chain.last.end, "torn", found))
             self.check_unsealed_end(chain)
             return
@@ -366,7 +366,7 @@ class _Judgement:
         if self.seal.path == chain.path:
             end = self.seal.line.end
         if chain.size > end:
-            detail = f"expected the end of the file where it was sealed, found {_bytes(chain.size - end)} more"
+            detail = f"expected the end of the file where it was sealed, found {n_bytes(chain.size - end)} more"
             # A child that outlives the run goes on with its chain; the writer of a seal writes nothing behind it.
             late = self.seal.path != chain.path and not chain.findings
             self.report("foreign_bytes", chain.path, end, chain.size, detail, is_unfinished=late)
@@ -430,10 +430,6 @@ class _Judgement:
             return combined_head(others)
         own = root.line.prev if own_seq == root.line.seq - 1 else _head_at(root.path, own_seq)
         return combined_head({**others, root.path.name: (own_seq, own)})
-
-
-def _bytes(number: int) -> str:
-    return f"{number} byte{'s' * (number != 1)}"
 
 
 def _head_at(path: Path, seq: int) -> str:

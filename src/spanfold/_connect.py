@@ -33,6 +33,8 @@ LEAVE_S: Final = 5.0
 """Longest wait for the answer to a request that is on its way when the journal of its run moves."""
 ANSWER_S: Final = 1.0
 """Longest wait at the end of a process for the answer to a request with records of earlier runs, beside that for its own."""
+LONGEST_S: Final = 1.0
+"""Longest single refresh on the caller's thread, after a burst of records; made up for by none in ten times as long."""
 LEAST_S: Final = 0.1
 """Wait for the thread of the documents to end, also when the time of the call is over."""
 BURST_S: Final = 0.2
@@ -63,7 +65,8 @@ class Documents:
         begun = time.monotonic()
         credit = min(BURST_S, self._credit_s + (begun - self._looked_at) * SHARE)
         if credit > 0:
-            self._engine.catch_up(force=False, within_s=credit)
+            # What a tick is in the middle of may take longer than the caller has time for.
+            self._engine.catch_up(force=False, within_s=LONGEST_S, wait_s=credit)
             ended = time.monotonic()
             credit -= ended - begun
             begun = ended

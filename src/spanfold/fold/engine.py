@@ -159,14 +159,14 @@ class Engine:
 
     # -- what callers do
 
-    def catch_up(self, *, force: bool, within_s: float | None = None) -> None:
+    def catch_up(self, *, force: bool, within_s: float | None = None, wait_s: float | None = None) -> None:
         """Fold everything new in the journal.
 
         Args:
             force: Bring every document up to date, those that might wait too.
-            within_s: Seconds the caller has, also to wait for another thread that is folding. What is not done then is
-                left to the next call, and so is a document whose last rewrite took longer than what is left. By
-                default everything is done.
+            within_s: Seconds the caller has. What is not done then is left to the next call, and so is a document whose
+                last rewrite took longer than what is left. By default everything is done.
+            wait_s: How much of that for another thread that is folding; by default all. Nothing is done when it still is.
 
         Raises:
             FoldError: A record cannot be folded.
@@ -174,7 +174,8 @@ class Engine:
             OSError: As the system says. The next call tries again.
         """
         deadline = math.inf if within_s is None else self._clock() + within_s
-        self._guard(lambda: self._catch_up(force=force, deadline=deadline), wait_s=-1 if within_s is None else within_s)
+        wait_s = within_s if wait_s is None else wait_s
+        self._guard(lambda: self._catch_up(force=force, deadline=deadline), wait_s=-1 if wait_s is None else wait_s)
 
     def tick(self) -> None:
         """Fold what is new and write what has waited long enough; to be called every quarter of `max_lag_s`.

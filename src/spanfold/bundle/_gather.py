@@ -177,14 +177,21 @@ def _compare(run_dir: Path, found: Gathered) -> None:
     root = SafeRoot(run_dir)
     for source in found.sources:
         try:
-            on_disk = Source("document", root, source.path, root.stat(source.path).st_size)
-            if on_disk.entry() == source.entry():
+            if _is_on_disk(root, source):
                 continue
             found.left_out[source.path] = _OTHER_DOCUMENT
         except (FileNotFoundError, NotADirectoryError, UnsafeEntryError):
             pass  # what stands there in its place is named with everything else that is left out
         found.refolded.append(source.path)
     found.refolded.sort()
+
+
+def _is_on_disk(root: SafeRoot, source: Source) -> bool:
+    """Whether a document of the run directory has the bytes of the bundle's; one that is replaced just now has not."""
+    try:
+        return Source("document", root, source.path, root.stat(source.path).st_size).entry() == source.entry()
+    except BundleError:
+        return False
 
 
 def _survey(

@@ -125,10 +125,11 @@ class _Ticker:
         """End the thread now if no run is open; by itself it would at its next tick."""
         with self._lock:
             thread = None if self._open else self._thread
+            if thread is None:
+                return
             with contextlib.suppress(RuntimeError):  # it was woken before
                 self._pause.release()
-        if thread is not None:
-            thread.join(timeout_s)
+        thread.join(timeout_s)
 
     def _run(self) -> None:
         while True:

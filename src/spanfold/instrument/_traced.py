@@ -193,6 +193,9 @@ def _is(test: Callable[[Any], bool], target: Any) -> bool:
     return not isinstance(target, type) and not inspect.isroutine(target) and test(getattr(target, "__call__", None))  # noqa: B004 - an object's
 
 
+_SCALARS: Final = frozenset({bool, int, float, str})
+
+
 class Call:
     """Starts and ends the span of one decorated function."""
 
@@ -293,7 +296,8 @@ class Call:
         if not self.wants_output or result is None:
             span.end()
             return
-        time_ns = span.clock()
+        # An end that is given costs more than keeping a scalar does.
+        time_ns = None if type(result) in _SCALARS else span.clock()
         key = names.GENAI_TOOL_RESULT if span.kind == "tool" else names.OUTPUT
         span.captured(key, result, max_nodes=CAPTURE_NODES, max_text=CAPTURE_TEXT, max_chars=CAPTURE_CHARS)
         span.end(time_ns)

@@ -17,7 +17,7 @@ import orjson
 from spanfold import names
 from spanfold.journal._decode import any_value
 from spanfold.journal._values import dump, load
-from spanfold.journal._walk import free_key
+from spanfold.redact import free_key
 
 WITHHELD = "(REDACTED-engine-failure)"
 

@@ -11,11 +11,13 @@ import pathlib
 import sys
 import types
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, cast
 
 import orjson
+
+from spanfold.redact import free_key
 
 MAX_DEPTH: Final = 100
 """Containers nested deeper are cut: strict JSON parsers elsewhere stop at 100 to 10,000."""
@@ -43,22 +45,6 @@ def clean_text(text: str) -> tuple[str, bool]:
         # surrogatepass + replace joins a valid pair split by a C API, and replaces what stays alone.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), True
     return text, False
-
-
-def free_key(key: str, taken: Container[str], numbers: dict[str, int]) -> str:
-    """Return `key`, or a numbered variant of it when another key already became the same text.
-
-    Args:
-        taken: The keys there are; none is ever taken out.
-        numbers: The last number each key was given, or as many keys of one text would take steps in the square of it.
-    """
-    if key not in taken:
-        return key
-    number = numbers.get(key, 1) + 1
-    while f"{key}#{number}" in taken:
-        number += 1
-    numbers[key] = number
-    return f"{key}#{number}"
 
 
 # Built-ins that are called on values of any type, subclasses included, with types that say so.

@@ -14,12 +14,14 @@ from spanfold.redact._engine import (
 )
 from spanfold.redact._gate import Gate
 from spanfold.redact._stream import StreamRedactor
+from spanfold.redact._structure import free_key
 
 __all__ = [
     "Gate",
     "Redactor",
     "StreamRedactor",
     "default_redactor",
+    "free_key",
     "redact",
     "redact_argv",
     "redact_dict",

@@ -10,7 +10,7 @@ import enum
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -131,7 +131,7 @@ def _mapping_children(
             kind = kind_of(name)
         elif kind is None and named is not None and name in _VALUE_KEYS:
             kind = named
-        slot = _free_key(redact(name), copy, numbers)
+        slot = free_key(redact(name), copy, numbers)
         copy[slot] = None
         yield _Task(copy, slot, value, task.depth + 1, kind)
 
@@ -170,15 +170,20 @@ def _looks_like_argv(values: list[Any] | tuple[Any, ...]) -> bool:
     )
 
 
-def _free_key(name: str, copy: dict[str, Any], numbers: dict[str, int]) -> str:
-    if name not in copy:
-        return name
-    # From the last number of the name on: thousands of keys may become the same token.
-    number = numbers.get(name, 1) + 1
-    while f"{name}#{number}" in copy:
+def free_key(key: str, taken: Container[str], numbers: dict[str, int]) -> str:
+    """Return `key`, or a numbered variant of it when another key already became the same text.
+
+    Args:
+        taken: The keys there are; none is ever taken out.
+        numbers: The last number each key was given, or as many keys of one text would take steps in the square of it.
+    """
+    if key not in taken:
+        return key
+    number = numbers.get(key, 1) + 1
+    while f"{key}#{number}" in taken:
         number += 1
-    numbers[name] = number
-    return f"{name}#{number}"
+    numbers[key] = number
+    return f"{key}#{number}"
 
 
 def _leaf(value: object, kind: str | None, redact: RedactText) -> Any:
